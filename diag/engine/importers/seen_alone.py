@@ -1,7 +1,8 @@
 """How much a line counts in a log whose end is not known: an excerpt, a paste, a log that was cut off.
 
 Nothing in it tells whether the job ended of the error that it shows. What the program did afterwards does: steps
-mean that it got over it, usual output that it went on.
+mean that it got over it, usual output that it went on; what comes after a scheduler's word that it ended the job is
+only how the job is taken down.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from diag.detectors.contract import Detector
 from diag.engine.importers.line_index import LineIndex
 from diag.engine.importers.tracebacks import goes_on
+from diag.knowledge.tracebacks import BY_SCHEDULER
 from diag.model import Confidence, Finding, Severity
 from diag.model.observations import LogLine, MetricsLogged, PlainLines
 from diag.state.reducer import StepMade
@@ -35,6 +37,7 @@ class SeenAlone(Detector):
         self._index = lines
         self._last: tuple[str, int] = ("", 0)  # stream and number of the line that was read last
         self._usual: dict[str, int] = {}  # by stream, the last line of the program's ordinary output
+        self._ended: dict[str, int] = {}  # by stream, the line in which a scheduler says that it ended it
         self._steps: deque[tuple[str, int]] = deque(maxlen=_STEPS)
 
     def observe(self, at: float, fact: LogLine | PlainLines | MetricsLogged | StepMade) -> None:
@@ -42,11 +45,14 @@ class SeenAlone(Detector):
             if self._last not in self._steps:  # one line may tell of both
                 self._steps.append(self._last)
         elif isinstance(fact, PlainLines):
-            if fact.count >= _USUAL_RUN:
+            if fact.count >= _USUAL_RUN and fact.stream not in self._ended:
                 self._usual[fact.stream] = self._last[1] + fact.count
         elif fact.number:
             self._last = (fact.stream, fact.number)
-            if not fact.bar and any(level in fact.text for level in _USUAL_LEVELS) and goes_on(fact.text):
+            if " CANCELLED AT " in fact.text or "job killed" in fact.text:
+                if BY_SCHEDULER.search(fact.text):
+                    self._ended.setdefault(fact.stream, fact.number)
+            elif fact.stream not in self._ended and not fact.bar and any(level in fact.text for level in _USUAL_LEVELS) and goes_on(fact.text):
                 self._usual[fact.stream] = fact.number
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
@@ -59,6 +65,8 @@ class SeenAlone(Detector):
         stream, number = self._place(finding)
         if number and len(self._steps) == _STEPS and self._steps[0] > (stream, number):
             return None
+        if any(BY_SCHEDULER.search(item.excerpt) for item in finding.evidence):
+            return finding  # it says itself that the job ended, and of what
         went_on = bool(number) and self._usual.get(stream, 0) > number
         severity = Severity.INFO if went_on else Severity.WARNING
         summary = f"{finding.summary}; {_WENT_ON if went_on else _UNKNOWN}"
