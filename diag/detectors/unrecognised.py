@@ -106,7 +106,9 @@ _INTERRUPTED = (
     "it was in the frames above. Start it again from its last checkpoint."
 )
 # A peer of NCCL or HCCL, by the kernel's words for an errno:
-_PEER = re.compile(r"(?i)connection (?:refused|reset|timed out|closed)|no route to host|network is unreachable|broken pipe")
+_PEER = re.compile(
+    r"(?i)connection (?:refused|reset|timed out|closed)|no route to host|network is unreachable|broken pipe"
+)
 _OF_PEER = (
     "The other end of the connection is to blame, or the way to it: does the process at that address live (its log, the first rank "
     "that failed)? Is it the interface that the nodes share (NCCL_SOCKET_IFNAME), and does a firewall let its ports through? "

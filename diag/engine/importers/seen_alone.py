@@ -37,7 +37,7 @@ class SeenAlone(Detector):
         self._index = lines
         self._last: tuple[str, int] = ("", 0)  # stream and number of the line that was read last
         self._usual: dict[str, int] = {}  # by stream, the last line of the program's ordinary output
-        self._ended: dict[str, int] = {}  # by stream, the line in which a scheduler says that it ended it
+        self._ended: set[str] = set()  # streams in which a scheduler has said that it ended the job
         self._steps: deque[tuple[str, int]] = deque(maxlen=_STEPS)
 
     def observe(self, at: float, fact: LogLine | PlainLines | MetricsLogged | StepMade) -> None:
@@ -51,8 +51,8 @@ class SeenAlone(Detector):
             self._last = (fact.stream, fact.number)
             if " CANCELLED AT " in fact.text or "job killed" in fact.text:
                 if BY_SCHEDULER.search(fact.text):
-                    self._ended.setdefault(fact.stream, fact.number)
-            elif fact.stream not in self._ended and not fact.bar and any(level in fact.text for level in _USUAL_LEVELS) and goes_on(fact.text):
+                    self._ended.add(fact.stream)
+            elif fact.stream not in self._ended and not fact.bar and _is_usual(fact.text):
                 self._usual[fact.stream] = fact.number
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
@@ -65,11 +65,11 @@ class SeenAlone(Detector):
         stream, number = self._place(finding)
         if number and len(self._steps) == _STEPS and self._steps[0] > (stream, number):
             return None
-        if any(BY_SCHEDULER.search(item.excerpt) for item in finding.evidence):
-            return finding  # it says itself that the job ended, and of what
         went_on = bool(number) and self._usual.get(stream, 0) > number
         severity = Severity.INFO if went_on else Severity.WARNING
         summary = f"{finding.summary}; {_WENT_ON if went_on else _UNKNOWN}"
+        if finding.rule and any(BY_SCHEDULER.search(item.excerpt) for item in finding.evidence):
+            summary = finding.summary  # it says itself that the job ended, and of what
         return replace(
             finding, severity=severity, confidence=Confidence.LOW, summary=summary, seen_alone=True
         )
@@ -80,3 +80,7 @@ class SeenAlone(Detector):
             if colon:
                 return stream, int(number)
         return "", 0
+
+
+def _is_usual(text: str) -> bool:
+    return any(level in text for level in _USUAL_LEVELS) and goes_on(text)

@@ -127,9 +127,6 @@ def _lead(document: Mapping[str, Any]) -> str:
         return "Job state unknown"
     if has_ended(document):
         return f"The job {outcome(document)}"
-    died = (one for one in document.get("findings", ()) if one["id"] == "rank-died")
-    if document.get("log") and any(one["severity"] == "critical" and not one.get("seen_alone") for one in died):
-        state = "stopped"  # a scheduler says that it ended it
     # What became of it behind the last line the log does not show.
     return f"At the end of its log the job is {state}" if document.get("log") else f"The job is {state}"
 
