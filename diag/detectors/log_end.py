@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
@@ -9,6 +11,11 @@ from diag.detectors.findings import finding
 from diag.model import Evidence, Finding, NotChecked
 from diag.state.view import JobView
 from diag.text.units import format_seconds
+
+# torch 1.9-2.13, distributed/elastic/multiprocessing/api.py, raised where somebody signals torchrun:
+#   torch.distributed.elastic.multiprocessing.api.SignalException: Process 30529 got signal: 15
+_SIGNALLED = re.compile(r"SignalException: Process \d{1,10} got signal: (\d{1,2})$")
+_NAMES = {member.value: f" ({member.name})" for member in signal.Signals}
 
 
 class LogEndDetector(Detector):
@@ -21,10 +28,18 @@ class LogEndDetector(Detector):
         logs = job.log.ended
         if logs is None or not logs.error or any(rank.failed for rank in job.ranks.values()):
             return
+        cause, summary = (
+            "launcher_failed",
+            f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
+        )
+        if match := _SIGNALLED.search(logs.exception):
+            number = int(match[1])
+            cause = "launcher_signalled"
+            summary = f"somebody ended the launcher by signal {number}{_NAMES.get(number, '')}"
         yield finding(
             "rank-died",
-            "launcher_failed",
-            summary=f'the launcher failed before any rank is known to have failed: "{logs.exception}"',
+            cause,
+            summary=summary,
             since=logs.error_at,
             evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
         )

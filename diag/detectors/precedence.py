@@ -71,9 +71,9 @@ def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
     if other.id in ("hang", "held-up"):
         return False
     if other.id == "rank-died" and not other.rule:
-        printed = (
-            any(words in other.summary for words in (' printed: "', ' shows: "'))
-            or other.cause == "launcher_failed"
+        printed = any(words in other.summary for words in (' printed: "', ' shows: "')) or other.cause in (
+            "launcher_failed",
+            "launcher_signalled",
         )
         return printed or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
     return other.final or other.seen_alone

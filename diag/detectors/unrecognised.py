@@ -101,6 +101,19 @@ _KILLED = (
     "`sacct -j ID` (OUT_OF_MEMORY). Else an operator, a scheduler, or a launcher that ended this process after another one had "
     "failed: look for the first failure above it."
 )
+_INTERRUPTED = (
+    "SIGINT ended it: Ctrl-C, a notebook that was stopped, or a scheduler that sends it. Nothing in the job is known to have failed; "
+    "it was in the frames above. Start it again from its last checkpoint."
+)
+# A peer of NCCL or HCCL, by the kernel's words for an errno:
+_PEER = re.compile(
+    r"(?i)connection (?:refused|reset|timed out|closed)|no route to host|network is unreachable|broken pipe"
+)
+_OF_PEER = (
+    "The other end of the connection is to blame, or the way to it: does the process at that address live (its log, the first rank "
+    "that failed)? Is it the interface that the nodes share (NCCL_SOCKET_IFNAME), and does a firewall let its ports through? "
+    "`diag doctor` on both nodes tries it."
+)
 # of what only reports that another process failed
 _REPORTED = (
     "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
@@ -313,16 +326,19 @@ class UnrecognisedFailureDetector(Detector):
 
 def _advice(claim: _Claim) -> str:
     if claim.wrapper:
-        return _REPORTED
+        return _INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else _REPORTED
     if claim.weak:
         return _WEAK
+    if claim.klass == "accelerator" and _PEER.search(claim.text):
+        return _OF_PEER
     return _KILLED if "(SIGKILL) received by PID" in claim.text else _ADVICE[claim.klass]
 
 
 def _order(claim: _Claim) -> tuple[bool, int, int]:
     """Consequences last; an exception with its traceback before what native code, the scheduler or the driver say, and
-    those before a line that only looks like an error; of equals the first."""
-    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 4 if claim.weak else 3}
+    those before a line that only looks like an error, a heading last; of equals the first."""
+    weak = claim.weak or (claim.klass == "other" and claim.text.rstrip().endswith(":"))
+    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 4 if weak else 3}
     return (claim.wrapper, 0 if claim.sure else kinds[claim.klass], claim.number)
 
 

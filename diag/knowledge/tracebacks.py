@@ -30,5 +30,11 @@ ENDED = re.compile(
     r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
     r"(?: {2,40}\S.*)?$)"
 )
+# A scheduler's own word that it ended a step or job: what follows is how it is taken down. Slurm 17-24, LSF 10.1, PBS:
+#   slurmstepd: error: *** STEP 1809577.0 ON r6i5n1 CANCELLED AT 2021-05-23T08:46:02 ***
+#   slurmstepd: error: *** JOB 4711 ON gpu-17 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***
+BY_SCHEDULER = re.compile(
+    r"\*\*\* (?:JOB|STEP) [\d._+]{1,30} ON [\w.-]{1,120} CANCELLED AT |TERM_(?:MEMLIMIT|RUNLIMIT|OWNER): job killed|=>> PBS: job killed"
+)
 SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
             "Killed": 9}  # fmt: skip

@@ -49,6 +49,14 @@ def test_attempt_that_runs_is_not_blamed_for_those_before(tmp_path: Path) -> Non
     assert document["log"]["earlier_attempts"]["count"] == 3
 
 
+def test_third_attempt_with_other_arguments_is_known_by_the_rest_of_the_opening(tmp_path: Path) -> None:
+    other = opening(0.4).replace("./models/base", "./models/large")
+    document = of(opening(0.3) + MISSING + opening(0.5) + STEPS + MISSING + other + STEPS, tmp_path)
+
+    assert document["findings"] == []
+    assert document["log"]["earlier_attempts"]["count"] == 2
+
+
 def test_attempts_refused_by_the_argument_parser(tmp_path: Path) -> None:
     def refused(flag: str) -> str:
         usage = "usage: train.py [-h] [--lr LR]\n                [--fp16 FP16]\n"

@@ -81,6 +81,17 @@ def test_enough_memory_in_pieces_is_fragmentation_and_expandable_segments_are_ad
     assert "in pieces" in oom.summary
 
 
+def test_pieces_of_a_full_gpu_are_no_fragmentation() -> None:
+    # torch 2.1 on a V100 of Summit
+    oom = died(
+        training(),
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 16.00 MiB (GPU 2; 15.00 GiB total capacity; 13.99 "
+        "GiB already allocated; 10.06 MiB free; 14.12 GiB reserved in total by PyTorch)",
+    )
+
+    assert oom.cause == "capacity" and "in pieces" not in oom.summary
+
+
 def test_variable_is_called_as_the_ranks_torch_calls_it() -> None:
     oom = died(
         training(),

@@ -117,6 +117,19 @@ def test_launch_failure_long_after_a_dump_or_an_illegal_access_beside_one_is_the
         assert story.the("gpu-fault").cause == cause
 
 
+def test_who_is_to_blame_for_an_unknown_error_is_left_open() -> None:
+    said_of = {}
+    for words in ("unknown error", "device-side assert triggered", "uncorrectable ECC error encountered"):
+        story = training()
+        story.tell(*said(f"[rank0]: torch.AcceleratorError: CUDA error: {words}"))
+        story.wait(2)
+        said_of[words] = story.the("gpu-fault").summary
+
+    assert said_of["unknown error"].endswith("whether the program or the GPU is to blame, it does not tell")
+    assert said_of["device-side assert triggered"].endswith("the program is to blame, not the GPU")
+    assert said_of["uncorrectable ECC error encountered"].endswith("the GPU or its links are to blame")
+
+
 def test_same_input_on_all_ranks_makes_all_of_them_culprits() -> None:
     story = training(4)
     for rank in (0, 2):

@@ -70,6 +70,33 @@ def test_what_launchers_and_peers_report_comes_after_another_line(tmp_path: Path
     assert "ValueError: its own" in finding.summary
 
 
+def test_heading_comes_after_the_error_below_it(tmp_path: Path) -> None:
+    # the form of Spectrum MPI's and jsrun's words on Summit, 2024
+    text = "Error: generator script not found at:\n  /opt/etc/generate.sh\nError: the request can never be met.\n"
+    (finding,) = found(text, tmp_path)
+
+    assert "can never be met" in finding.summary
+
+
+def test_ctrl_c_is_told_apart_from_what_only_reports_a_failure(tmp_path: Path) -> None:
+    traceback = TRACEBACK.format(file="/app/train.py", line=5, name="main")
+    (stopped,) = found(traceback + "KeyboardInterrupt\n", tmp_path)
+    (reported,) = found("Command '['python', 'train.py']' returned non-zero exit status 1.\n", tmp_path)
+
+    assert stopped.advice.startswith("SIGINT ended it")
+    assert reported.advice.startswith("This only reports")
+
+
+def test_connection_that_the_other_end_refused_is_not_the_drivers(tmp_path: Path) -> None:
+    # NCCL 2.7, include/socket.h
+    refused = "n2:486514:486651 [1] include/socket.h:403 NCCL WARN Connect to 10.148.3.247<56821> failed : Connection refused\n"
+    (finding,) = found(refused, tmp_path)
+    (other,) = found("n2:1:2 [0] NCCL WARN Message truncated : received 256 bytes instead of 128\n", tmp_path)
+
+    assert finding.advice.startswith("The other end of the connection")
+    assert other.advice.startswith("The driver or the communication library")
+
+
 def test_exit_status_alone_comes_after_what_the_program_itself_printed(tmp_path: Path) -> None:
     status = "make: *** [Makefile:12: train] Error 1\n"
     (finding,) = found(status + "gcc: fatal error: no input files\n" + status, tmp_path)

@@ -108,6 +108,37 @@ def test_program_that_goes_on_after_its_error_is_info_and_steps_end_it(tmp_path:
     assert of_text(error + steps, tmp_path / "steps.log") == []
 
 
+def test_what_follows_a_schedulers_word_that_it_ended_the_job_is_no_going_on(tmp_path: Path) -> None:
+    steps = "".join(
+        f" iteration {at:8}/    1000 | elapsed time per iteration (ms): 2739.0 | lm loss: 8.{at}E+00 |\n"
+        for at in range(1, 9)
+    )
+    end = "slurmstepd: error: *** STEP 4711.0 ON r6i4n5 CANCELLED AT 2026-05-27T21:42:11 DUE TO TIME LIMIT ***\n"
+    down = "".join(f"Killing subprocess {pid}\n" for pid in range(3000, 3060))
+    (ended,) = of_text(steps + end + down + "Main process received SIGTERM, exiting\n", tmp_path / "end.log")[
+        :1
+    ]
+    resumed = of_text(end + down + steps, tmp_path / "resumed.log")
+
+    assert (ended.cause, ended.severity.value) == ("time_limit", "warning")
+    assert not any(words in ended.summary for words in ("went on", "does not tell"))
+    assert not any(finding.cause == "time_limit" for finding in resumed)
+
+
+def test_signal_to_torchrun_is_no_failure_of_the_rendezvous(tmp_path: Path) -> None:
+    raised = (
+        'Traceback (most recent call last):\n  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/run.py", line 892, '
+        "in main\n    run(args)\n{error}\n"
+    )
+    error = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 158487 got signal: 15"
+    (ended,) = of_text(raised.format(error=error), tmp_path / "signal.log")
+    (other,) = of_text(raised.format(error="ValueError: no such backend"), tmp_path / "other.log")[:1]
+
+    assert (ended.id, ended.cause) == ("rank-died", "launcher_signalled")
+    assert ended.summary == "somebody ended the launcher by signal 15 (SIGTERM)"
+    assert other.cause != "launcher_signalled"
+
+
 HEALTHY = sorted(path for path in LOGS.rglob("*.log") if path.name.startswith(("healthy-", "acc-healthy")))
 
 

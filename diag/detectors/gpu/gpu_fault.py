@@ -48,6 +48,8 @@ class _Error:
             blame = "the GPU or its links are to blame"
         elif self.cause == "core_dump":
             blame = "where it was asked for, neither the program nor the GPU is to blame"
+        elif self.known.get("undecided"):
+            blame = "whether the program or the GPU is to blame, it does not tell"
         return f"{self.known['meaning']}; {blame}"
 
     @property

@@ -47,6 +47,7 @@ class Attempts:
         self._read = 0
         self._opening: list[str] = []  # of the first, by their shape
         self._opening_left = _OPENING  # lines that it may still have
+        self._again: list[str] = []  # what an attempt that has begun still has of it, as the first had
         self._end = ""  # the last line of an attempt that may be over
         self._left = 0  # lines behind it in which the opening comes again, if it does
         self._in_traceback = False
@@ -99,10 +100,13 @@ class Attempts:
         if self._end:
             if shape in self._opening:
                 self._number = 1
+                self._again = [other for other in self._opening if other != shape]
                 return True
             self._left -= 1
             if not self._left:
                 self._end = ""  # the program went on
+        elif shape in self._again:
+            self._again.remove(shape)
         elif shape in self._opening:
             self._opening.remove(shape)  # a loop's
         elif self._opening_left:

@@ -1,7 +1,8 @@
 """How much a line counts in a log whose end is not known: an excerpt, a paste, a log that was cut off.
 
 Nothing in it tells whether the job ended of the error that it shows. What the program did afterwards does: steps
-mean that it got over it, usual output that it went on.
+mean that it got over it, usual output that it went on; what comes after a scheduler's word that it ended the job is
+only how the job is taken down.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 from diag.detectors.contract import Detector
 from diag.engine.importers.line_index import LineIndex
 from diag.engine.importers.tracebacks import goes_on
+from diag.knowledge.tracebacks import BY_SCHEDULER
 from diag.model import Confidence, Finding, Severity
 from diag.model.observations import LogLine, MetricsLogged, PlainLines
 from diag.state.reducer import StepMade
@@ -35,6 +37,7 @@ class SeenAlone(Detector):
         self._index = lines
         self._last: tuple[str, int] = ("", 0)  # stream and number of the line that was read last
         self._usual: dict[str, int] = {}  # by stream, the last line of the program's ordinary output
+        self._ended: set[str] = set()  # streams in which a scheduler has said that it ended the job
         self._steps: deque[tuple[str, int]] = deque(maxlen=_STEPS)
 
     def observe(self, at: float, fact: LogLine | PlainLines | MetricsLogged | StepMade) -> None:
@@ -42,11 +45,14 @@ class SeenAlone(Detector):
             if self._last not in self._steps:  # one line may tell of both
                 self._steps.append(self._last)
         elif isinstance(fact, PlainLines):
-            if fact.count >= _USUAL_RUN:
+            if fact.count >= _USUAL_RUN and fact.stream not in self._ended:
                 self._usual[fact.stream] = self._last[1] + fact.count
         elif fact.number:
             self._last = (fact.stream, fact.number)
-            if not fact.bar and any(level in fact.text for level in _USUAL_LEVELS) and goes_on(fact.text):
+            if " CANCELLED AT " in fact.text or "job killed" in fact.text:
+                if BY_SCHEDULER.search(fact.text):
+                    self._ended.add(fact.stream)
+            elif fact.stream not in self._ended and not fact.bar and _is_usual(fact.text):
                 self._usual[fact.stream] = fact.number
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
@@ -62,6 +68,8 @@ class SeenAlone(Detector):
         went_on = bool(number) and self._usual.get(stream, 0) > number
         severity = Severity.INFO if went_on else Severity.WARNING
         summary = f"{finding.summary}; {_WENT_ON if went_on else _UNKNOWN}"
+        if finding.rule and any(BY_SCHEDULER.search(item.excerpt) for item in finding.evidence):
+            summary = finding.summary  # it says itself that the job ended, and of what
         return replace(
             finding, severity=severity, confidence=Confidence.LOW, summary=summary, seen_alone=True
         )
@@ -72,3 +80,7 @@ class SeenAlone(Detector):
             if colon:
                 return stream, int(number)
         return "", 0
+
+
+def _is_usual(text: str) -> bool:
+    return any(level in text for level in _USUAL_LEVELS) and goes_on(text)
