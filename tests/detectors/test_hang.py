@@ -101,6 +101,18 @@ def test_steps_of_a_minute_are_waited_for() -> None:
     assert story.findings() == []
 
 
+def test_ranks_that_are_all_stopped_at_one_line_are_all_named() -> None:
+    story = steady()
+    for _ in range(20):
+        for rank in range(2):
+            story.tell(tree(rank, story.now, state="T"), stack(rank, story.now, ALL_REDUCE))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+
+    assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("stopped", (0, 1), ())
+
+
 def test_stopped_rank_outranks_everything_and_needs_no_stack() -> None:
     story = steady()
 
