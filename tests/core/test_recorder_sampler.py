@@ -15,6 +15,7 @@ from diag.agent.samplers.rank_context import RankContext
 from diag.agent.samplers.rank_suspicion import CollectivesSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Record
+from diag.sources.collectives import flight_recorder
 from tests.core.sidecars import ticks, wait_for
 
 TASK = {"rank": 1, "stack_seconds": 30, "close_stack_seconds": 2, "proc_seconds": 2, "node_seconds": 5}
@@ -38,7 +39,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
-    monkeypatch.setattr(rank_suspicion.flight_recorder, "read", server.read)
+    monkeypatch.setattr(flight_recorder, "read", server.read)
     monkeypatch.setattr(rank_suspicion, "_ANSWER_SECONDS", 0.01)
     monkeypatch.setattr(rank_suspicion, "_PIPE_SECONDS", 0.02)
     yield server

@@ -191,9 +191,7 @@ def test_of_several_ranks_it_is_said_what_is_true_of_each(
     assert (verdict.klass, verdict.cause, verdict.busy) == expected
 
 
-@pytest.mark.parametrize(
-    ("other", "cause"), [(FETCH, "call_does_not_return"), (OWN, "not_in_collective")]
-)
+@pytest.mark.parametrize(("other", "cause"), [(FETCH, "call_does_not_return"), (OWN, "not_in_collective")])
 def test_call_does_not_return_where_every_one_of_them_is_in_a_call(
     other: tuple[str, ...], cause: str
 ) -> None:
