@@ -206,8 +206,8 @@ class Sidecar:
         process = read_process(self.rank.pid)
         if process is not None and process.state in "Tt":  # its answer would come when it goes on, too late
             return "the process is stopped (state T) and cannot answer"
-        if recorder.stuck:
-            return "its worker server did not answer an earlier question, and is not asked again for now"
+        if recorder.is_late:
+            return "its worker server has not answered an earlier question yet"
         return recorder.ask(min(_RECORDER_SECONDS, probes.left), probes.left)
 
     def _read_versions(self) -> str:

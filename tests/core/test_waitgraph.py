@@ -433,3 +433,25 @@ def test_group_whose_earlier_calls_have_shown_who_belongs_to_it_lacks_nobody_els
     }
 
     assert build(dumps).explain().kind == "all_joined"
+
+
+def test_every_cycle_is_found_not_only_the_first() -> None:
+    """Two pairs of ranks that have nothing to do with each other use their two groups in opposite order."""
+    pairs = {"a": (0, 1), "b": (0, 1), "c": (2, 3), "d": (2, 3)}
+    dumps = {
+        rank: recorder(rank, [call(group, 1)], {name: of for name, of in pairs.items() if rank in of})
+        for rank, group in enumerate("abcd")
+    }
+
+    assert build(dumps).cycles == ((0, 1), (2, 3))
+
+
+def test_rank_in_two_calls_is_shown_in_the_one_that_lacks_somebody() -> None:
+    groups = {"all": (0, 1), "other": (0, 2)}
+    dumps = {
+        0: recorder(0, [call("all", 1), call("other", 1)], groups),
+        1: recorder(1, [call("all", 1)], {"all": (0, 1)}),
+        2: recorder(2, [], {"other": (0, 2)}),
+    }
+
+    assert build(dumps).explain().waiting[0].group == "other"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from diag.model.observations import (
@@ -99,6 +101,18 @@ def test_steps_of_a_minute_are_waited_for() -> None:
     story.still(150.0, {0: ALL_REDUCE, 1: SLEEP})
 
     assert story.findings() == []
+
+
+def test_ranks_that_are_all_stopped_at_one_line_are_all_named() -> None:
+    story = steady()
+    for _ in range(20):
+        for rank in range(2):
+            story.tell(tree(rank, story.now, state="T"), stack(rank, story.now, ALL_REDUCE))
+        story.wait(2.0)
+
+    hang = story.the("hang")
+
+    assert (hang.klass, hang.ranks, hang.waiting_ranks) == ("stopped", (0, 1), ())
 
 
 def test_stopped_rank_outranks_everything_and_needs_no_stack() -> None:
@@ -337,18 +351,12 @@ def test_rank_that_ended_with_a_status_nobody_could_read_is_named_with_less_conf
     )
 
 
-def test_forked_child_that_stands_in_a_lock_is_told_as_that() -> None:
+def with_child_in_a_lock(lines: Sequence[str]) -> Story:
     story = steady()
-    joins = (
-        *TRAIN,
-        "join python3.11/multiprocessing/process.py:149",
-        "wait python3.11/multiprocessing/popen_fork.py:43",
-        "poll python3.11/multiprocessing/popen_fork.py:27",
-    )
     child = process(5001, ppid=pid_of(1), wchan="futex_wait_queue")
     for _ in range(20):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
-        story.tell(tree(1, story.now, child), stack(1, story.now, joins))
+        story.tell(tree(1, story.now, child), stack(1, story.now, lines))
         story.tell(
             stack(
                 1,
@@ -358,10 +366,27 @@ def test_forked_child_that_stands_in_a_lock_is_told_as_that() -> None:
             )
         )
         story.wait(1.0)
+    return story
 
-    hang = story.hang()
+
+def test_forked_child_that_stands_in_a_lock_is_told_as_that() -> None:
+    joins = (
+        *TRAIN,
+        "join python3.11/multiprocessing/process.py:149",
+        "wait python3.11/multiprocessing/popen_fork.py:43",
+        "poll python3.11/multiprocessing/popen_fork.py:27",
+    )
+
+    hang = with_child_in_a_lock(joins).hang()
+
     assert (hang.klass, hang.ranks, hang.cause) == ("lock_deadlock", (1,), "child_waits_for_lock")
     assert "5001" in hang.summary and "log (/app/audit.py:12)" in hang.summary
+
+
+def test_child_in_a_lock_that_its_rank_does_not_wait_for_is_not_what_holds_it_up() -> None:
+    hang = with_child_in_a_lock(SLEEP).hang()
+
+    assert (hang.ranks, hang.cause) == ((1,), "not_in_collective")
 
 
 def test_wait_for_a_child_that_works_is_no_lock() -> None:

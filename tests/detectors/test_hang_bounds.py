@@ -132,6 +132,17 @@ def test_captured_moment_is_critical_where_its_own_times_show_a_silence(
     assert (story.hang().severity.value, story.hang().confidence.value) == (severity, confidence)
 
 
+def test_one_stack_of_each_rank_is_no_hang_where_nothing_else_tells_it() -> None:
+    """A rank is in code of its own for a moment, and others wait for it, in each step."""
+    story = started()
+    story.tell(SnapshotTaken(None, "captured", story.now, None))
+    for rank, lines in ((0, ALL_REDUCE), (1, SLEEP)):
+        story.tell(tree(rank, story.now), stack(rank, story.now, lines))
+    story.wait(1.0)
+
+    assert story.findings() == []
+
+
 @pytest.mark.parametrize(
     ("samples", "silent", "final", "unproven"),
     [(1, None, True, True), (2, None, True, False), (1, 20.0, True, False), (1, None, False, False)],

@@ -18,6 +18,8 @@ from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, frames, pid_of, stack, 
 
 ITEM = (*TRAIN, "loss_of /app/train.py:98")
 LAUNCH = (*TRAIN, "train_step /app/train.py:71")
+FETCH = (*TRAIN, "fetch /app/fetch.py:5", "wait lib/python3.11/threading.py:327")
+OWN = (*TRAIN, "pause /app/train.py:31")
 SYNCHRONIZE = (*TRAIN, "synchronize torch/cuda/__init__.py:1162")
 _NOT_COME = Verdict("peer_not_joined", (1,), (0,), "not_in_collective", 1000.0, Confidence.MEDIUM)
 
@@ -187,6 +189,22 @@ def test_of_several_ranks_it_is_said_what_is_true_of_each(
     verdict = with_work(replace(_NOT_COME, culprits=(0, 1), waiting=()), story.engine.job)
 
     assert (verdict.klass, verdict.cause, verdict.busy) == expected
+
+
+@pytest.mark.parametrize(("other", "cause"), [(FETCH, "call_does_not_return"), (OWN, "not_in_collective")])
+def test_call_does_not_return_where_every_one_of_them_is_in_a_call(
+    other: tuple[str, ...], cause: str
+) -> None:
+    """A rank that is at a line of its own has called nothing that might not return."""
+    story = on_gpu()
+    for _ in range(6):
+        reads(story, 0, FETCH, cpu=0.0)
+        reads(story, 1, other, cpu=0.0)
+        story.wait(2.0)
+
+    verdict = with_work(replace(_NOT_COME, culprits=(0, 1), waiting=()), story.engine.job)
+
+    assert verdict.cause == cause
 
 
 @pytest.mark.parametrize(("gil_of_one", "cause"), [(False, "busy_in_c"), (True, "busy")])

@@ -134,6 +134,17 @@ def test_one_rank_that_may_yet_send_keeps_the_five_minutes(change: Change) -> No
     assert waiting(120.0, {1: change}).findings() == []
 
 
+def test_what_the_kernel_said_long_ago_does_not_say_that_nobody_sends_now() -> None:
+    story = waiting(14.0, silent=40.0)
+    for _ in range(50):
+        for rank in range(2):
+            story.tell(tree(rank, story.now), stack(rank, story.now, RECEIVES, *helpers()))
+            story.tell(called(rank, story.now))
+        story.wait(2.0)
+
+    assert story.findings() == []
+
+
 def _another_every_ten_seconds(rank: int, at: float) -> FlightRecorder:
     count = int(at) // 10
     return called(rank, at, seq=count, made=10.0 * count)

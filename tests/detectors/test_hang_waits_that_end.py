@@ -236,12 +236,15 @@ def test_server_that_may_accept_next_is_given_its_time(server: Wait) -> None:
 # -- loops that move ------------------------------------------------------------------------------------------------
 
 
-def goes_round(seconds: int, cpu: float = 0.0) -> Story:
+def goes_round(seconds: int, cpu: float = 0.0, read_for: int = 1000) -> Story:
+    """`read_for`: seconds after which their processes are not read any more, only their stacks."""
     story = steady()
     for second in range(0, seconds, 2):
         for rank in range(2):
             lines = (*TRAIN, f"look /app/shards.py:{4 + (second // 2 + rank) % 3}")
-            story.tell(tree(rank, story.now, cpu=5.0 + cpu * second), stack(rank, story.now, lines))
+            if second < read_for:
+                story.tell(tree(rank, story.now, cpu=5.0 + cpu * second))
+            story.tell(stack(rank, story.now, lines))
         story.wait(2.0)
     return story
 
@@ -260,6 +263,10 @@ def test_ranks_whose_stacks_alternate_for_ever_at_rest_are_told() -> None:
 
 def test_ranks_whose_stacks_move_and_who_work_are_left_alone() -> None:
     assert not goes_round(300, cpu=0.1).findings()
+
+
+def test_ranks_whose_work_was_not_read_of_late_are_left_alone() -> None:
+    assert not goes_round(140, read_for=100).findings()
 
 
 # -- processes below, and beside ------------------------------------------------------------------------------------

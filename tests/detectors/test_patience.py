@@ -69,6 +69,15 @@ def found_after(story: Story) -> float:
     return seconds_to_hang(story, {0: ALL_REDUCE, 1: SLEEP})
 
 
+def test_wait_of_all_ranks_for_each_other_is_given_five_minutes_where_no_steps_are_made() -> None:
+    """How long a step takes tells nothing of the pauses of an evaluation."""
+    story = Story()
+    steady(story, 1, 12)
+    story.tell(PhaseMarked(0, "eval", "***** Running Evaluation *****"))
+
+    assert seconds_to_hang(story, dict.fromkeys(range(2), ALL_REDUCE)) > 290.0
+
+
 # -- stuck before the first step
 # --------------------------------------------------------------------------------------
 

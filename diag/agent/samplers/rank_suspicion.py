@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import start_ticks
+from diag.model import Payload
 from diag.sources import waits
 from diag.sources.collectives import flight_recorder
 from diag.sources.host import run as run_source
@@ -72,13 +74,39 @@ class WaitSampler(RankSampler):
 
 
 _AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
-_ANSWER_SECONDS = 3.0
+_ANSWER_SECONDS = 3.0  # then it is said that the answer is late
+_GIVEN_UP_SECONDS = 600.0  # ours: on a crowded machine an answer may take a minute
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<pid>.sock needs up to 17
+_LATE: Payload = {"failed": "timed_out"}
+
+
+class _Question(threading.Thread):
+    """One question to the recorder, whose answer is taken whenever it comes."""
+
+    def __init__(self, answer: Callable[[], str]) -> None:
+        super().__init__(name="question", daemon=True)
+        self._answer, self._began = answer, time.monotonic()
+        self.done = threading.Event()
+        self.why = ""  # there is nothing
+
+    def run(self) -> None:
+        try:
+            self.why = self._answer()
+        except Exception as error:  # the outermost frame of a thread: whoever waits is told
+            self.why = f"bug in diag: {type(error).__name__}: {error}"
+        self.done.set()
+
+    @property
+    def is_late(self) -> bool:
+        return not self.done.is_set() and time.monotonic() - self._began > _ANSWER_SECONDS
 
 
 class CollectivesSampler(RankSampler):
-    """Twice, since one reading cannot tell a hang from a rank one call behind, then seldom."""
+    """Twice, since one reading cannot tell a hang from a rank one call behind, then seldom.
+
+    One question at a time: each takes a thread of the rank's server until that answers, whether anybody still waits for
+    it or not. So none is asked anew because the first answer is late."""
 
     name = what = "flight_recorder"
     sources = (flight_recorder.SOURCE,)
@@ -86,9 +114,10 @@ class CollectivesSampler(RankSampler):
 
     def __init__(self, rank: RankContext) -> None:
         super().__init__(rank)
-        self.stuck = False  # it did not answer, and is not asked again before the suspicion is over
+        self._lock = threading.Lock()
+        self._question: _Question | None = None
         self._by_pipe = False
-        self._asked = 0  # since the suspicion began
+        self._answered = 0  # so many, in this suspicion
 
     @property
     def is_there(self) -> bool:
@@ -96,34 +125,61 @@ class CollectivesSampler(RankSampler):
         rank = self.rank
         return rank.run_dir is not None and flight_recorder.reachable(rank.number, rank.pid, rank.run_dir)
 
+    @property
+    def is_late(self) -> bool:
+        """An earlier question is still not answered."""
+        return self._question is not None and self._question.is_late
+
     def sample(self) -> None:
         if not self.rank.closer:
-            self._asked, self.stuck = 0, False
+            self._answered = 0
         # each question is a line in the job's log
-        elif not self.stuck and not (self._by_pipe and self._asked >= 2):
+        elif not (self._by_pipe and self._answered >= 2):
             self.ask(_ANSWER_SECONDS, _PIPE_SECONDS)
-            self._asked += 1
+            if self.is_late:
+                self.reporter.failed(self.what, *flight_recorder.explain(_LATE))
 
     def period(self, cpu: float, wall: float) -> float:
         if not self.rank.closer:
             return _CALM_SECONDS
-        return wall + (_AGAIN_SECONDS if self._asked < 2 else _LATER_SECONDS)
+        return wall + (_AGAIN_SECONDS if self._answered < 2 else _LATER_SECONDS)
 
-    def ask(self, deadline: float, pipe_deadline: float | None = None) -> str:
-        """Ask torch's worker server of this rank. Returns why there is nothing, empty when there is."""
-        rank, reporter = self.rank, self.reporter
+    def ask(self, seconds: float, pipe_seconds: float) -> str:
+        """Ask torch's worker server of this rank, or its pipe where it has no server, unless an answer is still due.
+        Returns why there is none by then, empty when there is."""
+        rank = self.rank
         if rank.run_dir is None:
             return ""
+        with self._lock:
+            question = self._question
+            if question is None or question.done.is_set():
+                question = _Question(self._ask)
+                try:
+                    question.start()
+                except RuntimeError as error:  # there are no more threads
+                    return str(error)
+                self._question = question
+        by_pipe = self._by_pipe or not flight_recorder.socket_path(rank.pid, rank.run_dir).exists()
+        if question.done.wait(pipe_seconds if by_pipe else seconds):
+            return question.why
+        self.reporter.erred(flight_recorder.SOURCE, "timed_out")
+        return _explained(_LATE)
+
+    def _ask(self) -> str:
+        rank, reporter = self.rank, self.reporter
+        assert rank.run_dir is not None
         began = time.monotonic()
         if self.is_there:
             reporter.record(run_source.SOURCE, {"event": "asked"})
         payload = flight_recorder.read(
-            rank.number, rank.pid, rank.run_dir, deadline, pipe_deadline=pipe_deadline
+            rank.number, rank.pid, rank.run_dir, _GIVEN_UP_SECONDS, pipe_deadline=_GIVEN_UP_SECONDS
         )
         self._by_pipe = payload.get("how") == "pipe"
+        self._answered += self.rank.closer
         why = payload.get("failed")
         if why is None:
             reporter.record(flight_recorder.SOURCE, payload, time.monotonic() - began)
+            reporter.works(self.what)
             return ""
         reporter.erred(flight_recorder.SOURCE, why)
         if why == "no_socket" and len(str(rank.run_dir)) > _LONGEST_SOCKET_FOLDER:
@@ -132,9 +188,8 @@ class CollectivesSampler(RankSampler):
                 "the path of the run directory is too long for a UNIX socket",
                 "choose a shorter place with --run-root DIR",
             )
-        # A server that waits for the GIL has a thread less with each question: none more until the suspicion
-        # is over.
-        self.stuck = why == "timed_out"
-        return (
-            "" if why in ("gone", "no_socket") else ": ".join(filter(None, flight_recorder.explain(payload)))
-        )
+        return "" if why in ("gone", "no_socket") else _explained(payload)
+
+
+def _explained(payload: Payload) -> str:
+    return ": ".join(filter(None, flight_recorder.explain(payload)))

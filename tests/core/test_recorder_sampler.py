@@ -1,0 +1,136 @@
+"""When a rank's flight recorder is asked: one question at a time, whose answer is taken whenever it comes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag.agent.samplers import rank_suspicion
+from diag.agent.samplers.rank_context import RankContext
+from diag.agent.samplers.rank_suspicion import CollectivesSampler
+from diag.agent.samplers.sampler import Reporter
+from diag.model import Record
+from diag.sources.collectives import flight_recorder
+from tests.core.sidecars import ticks, wait_for
+
+TASK = {"rank": 1, "stack_seconds": 30, "close_stack_seconds": 2, "proc_seconds": 2, "node_seconds": 5}
+ANSWER = {"pid": 0, "answered": ["gloo"], "traces": []}
+
+
+class Server:
+    """Stands for that of the rank: it answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.let = threading.Event()
+        self.answer: dict[str, Any] = ANSWER
+
+    def read(self, *_: Any, **__: Any) -> dict[str, Any]:
+        self.asked += 1
+        assert self.let.wait(20.0)
+        return self.answer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    server = Server()
+    monkeypatch.setattr(flight_recorder, "read", server.read)
+    monkeypatch.setattr(rank_suspicion, "_ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(rank_suspicion, "_PIPE_SECONDS", 0.02)
+    yield server
+    server.let.set()
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    return []
+
+
+@pytest.fixture
+def sampler(records: list[Record], tmp_path: Path) -> CollectivesSampler:
+    task = {**TASK, "pid": os.getpid(), "start_ticks": ticks(os.getpid()), "run_dir": str(tmp_path)}
+    rank = RankContext(task, Reporter(records.append, "node-0", 1))
+    rank.closer = True
+    return CollectivesSampler(rank)
+
+
+def told(records: list[Record]) -> list[str]:
+    return [str(one.payload["event"]) if one.source == "run" else one.source for one in records]
+
+
+def test_answer_that_is_late_is_taken_when_it_comes_and_nothing_is_asked_meanwhile(
+    server: Server, sampler: CollectivesSampler, records: list[Record]
+) -> None:
+    """A crowded machine: the server comes to its answer after whoever asked would have given up."""
+    for _ in range(3):
+        sampler.sample()
+    late, [failed] = sampler.is_late, records
+    server.let.set()
+    wait_for(lambda: len(records) == 3, "the answer")
+
+    assert late and server.asked == 1
+    assert failed.payload["source"] == "flight_recorder" and "in time" in failed.payload["reason"]
+    assert told(records) == ["failed", "flight_recorder", "works"]
+
+
+def test_what_has_answered_late_is_asked_for_its_second_reading_soon(
+    server: Server, sampler: CollectivesSampler, records: list[Record]
+) -> None:
+    """What stands in both readings stands still: with one alone nothing is known."""
+    sampler.sample()
+    server.let.set()
+    wait_for(lambda: "flight_recorder" in told(records), "the answer")
+    wait_for(lambda: sampler.period(0.0, 0.0) < 10.0, "one reading is not enough")
+    sampler.sample()
+
+    assert server.asked == 2 and told(records).count("flight_recorder") == 2
+    assert sampler.period(0.0, 0.0) > 10.0 and not sampler.is_late
+
+
+def test_dump_waits_for_what_the_sampler_has_asked_and_does_not_end_it(
+    server: Server, sampler: CollectivesSampler, records: list[Record]
+) -> None:
+    sampler.sample()
+
+    assert "did not answer in time" in sampler.ask(0.01, 0.01)
+    server.let.set()
+    assert sampler.ask(20.0, 20.0) == ""
+    assert told(records).count("flight_recorder") == server.asked
+
+
+def test_rank_that_is_not_suspected_is_not_asked(
+    server: Server, sampler: CollectivesSampler, records: list[Record]
+) -> None:
+    sampler.rank.closer = False
+    sampler.sample()
+
+    assert server.asked == 0 and records == [] and sampler.period(0.0, 0.0) > 60.0
+
+
+def test_pipe_is_asked_twice_as_each_question_is_a_line_in_the_jobs_log(
+    server: Server, sampler: CollectivesSampler
+) -> None:
+    server.answer = {**ANSWER, "how": "pipe"}
+    server.let.set()
+    for _ in range(4):
+        sampler.sample()
+        wait_for(lambda: sampler._question is not None and sampler._question.done.is_set(), "the answer")
+
+    assert server.asked == 2
+
+
+def test_dumps_before_the_suspicion_take_nothing_from_it(server: Server, sampler: CollectivesSampler) -> None:
+    server.answer = {**ANSWER, "how": "pipe"}
+    server.let.set()
+    sampler.rank.closer = False
+    for _ in range(3):
+        assert sampler.ask(20.0, 20.0) == ""
+    sampler.rank.closer = True
+    sampler.sample()
+
+    assert server.asked == 4
