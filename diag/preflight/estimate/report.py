@@ -48,7 +48,12 @@ def _say(text: str) -> str:
 
 
 def _text(estimate: Estimate, colour: bool, sources: bool, gpu: str, step_seconds: float | None) -> str:
-    lines = [*_answer(estimate, colour), "", *_filled(estimate.basis, _WIDTH), _say(f"read as {estimate.plan.trainer}")]
+    lines = [
+        *_answer(estimate, colour),
+        "",
+        *_filled(estimate.basis, _WIDTH),
+        _say(f"read as {estimate.plan.trainer}"),
+    ]
     lines += [_say(f"global batch: {estimate.batch_words}")] if estimate.batch_words else []
     lines.append("")
     lines += _gpu_lines(estimate, colour, sources)
