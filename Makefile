@@ -102,7 +102,7 @@ docs-serve: $(VENV)/.diag ## the same on http://127.0.0.1:8000, anew at each cha
 
 # MATRIX="sigstop or healthy" runs a part of it.
 matrix: $(VENV)/.job ## every fault on the bundled job with default settings, as a table (about 20 minutes)
-	$(PYTEST) -m matrix tests/matrix -n $(WORKERS) $(if $(MATRIX),-k "$(MATRIX)")
+	$(PYTEST) -m matrix tests/matrix tests/job -n $(WORKERS) $(if $(MATRIX),-k "$(MATRIX)")
 
 # Longer runs of what `make test-hardening` does in short; each writes its table or pictures into build/.
 # Goes on where it was cut off; rm build/harm.jsonl begins anew.

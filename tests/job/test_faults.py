@@ -6,7 +6,11 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from .conftest import Start
+
+pytestmark = pytest.mark.matrix  # what they do to a job; `make matrix` lets diag look at it
 
 
 def test_data_worker_killed(rank: Start) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from .conftest import Start
 
+pytestmark = pytest.mark.matrix  # what they do to a job; `make matrix` lets diag look at it
+
 
 def child_of(line: str, key: str) -> psutil.Process:
     match = re.search(rf"{key}[= ](\d+)", line)
