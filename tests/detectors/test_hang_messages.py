@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import Exchange
+from diag.model.observations import Block, Exchange, ProgramPlace, ProgramRead
 from tests.detectors.test_hang import steady
-from tests.facts import TRAIN, Story, stack, tree
+from tests.facts import TRAIN, Story, pid_of, stack, tree
 
 SEND = (*TRAIN, "send torch/distributed/distributed_c10d.py:2753")
 RECV = (*TRAIN, "recv torch/distributed/distributed_c10d.py:2799")
@@ -17,9 +17,15 @@ RECV = (*TRAIN, "recv torch/distributed/distributed_c10d.py:2799")
 EARLY = {0: Exchange(True, 1), 1: Exchange(False, 2), 2: Exchange(False, 1)}
 
 
-def waiting(calls: Mapping[int, Exchange], seconds: float = 60.0, *, wakes: tuple[int, ...] = ()) -> Story:
-    """`wakes`: ranks that are in another call of the same kind at each reading."""
-    story = steady(len(calls))
+def waiting(
+    calls: Mapping[int, Exchange],
+    seconds: float = 60.0,
+    *,
+    wakes: tuple[int, ...] = (),
+    story: Story | None = None,
+) -> Story:
+    """`wakes`: ranks that are in another call of the same kind at each reading. `story`: one that goes on."""
+    story = story or steady(len(calls))
     end, switches = story.now + seconds, 0
     while story.now < end:
         switches += 1
@@ -58,6 +64,24 @@ def test_two_that_both_begin_with_the_same_are_alike(sends: bool, words: str) ->
         in hang.summary
     )
     assert hang.confidence.value == "high"
+
+
+@pytest.mark.parametrize(("under", "alike"), [("if", True), ("for", False)])
+def test_two_that_one_branch_lets_send_first_are_alike_whoever_waits_for_them(
+    under: str, alike: bool
+) -> None:
+    calls = {0: Exchange(True, 2), 1: Exchange(False, 2), 2: Exchange(True, 0)}
+    story = waiting(calls, 1.0)
+    text = "if rank % 2 == 0:" if alike else "for one in parts:"
+    for rank in calls:
+        place = ProgramPlace(
+            "/app/train.py", 200, "train", "dist.send(out, peer)", (Block(199, 201, under, text),), ()
+        )
+        story.tell(ProgramRead(rank, pid_of(rank), (place,)))
+
+    hang = waiting(calls, story=story).the("hang")
+
+    assert hang.ranks == ((0, 2) if alike else (0,))
 
 
 @pytest.mark.parametrize("wakes", [(1,), (0, 1, 2)], ids=["one wakes", "all wake"])

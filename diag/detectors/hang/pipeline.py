@@ -4,6 +4,7 @@ knows none."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.rank_wait import classify_rank
@@ -55,8 +56,20 @@ class Messages:
         if not once and key != self._proven and not _slept_at_once(ranks):
             return None
         self._proven = key
+        if same_branch(circle, job):
+            circle = replace(circle, turned=tuple(sorted(circle.ranks)))
         waiting = {rank: Wait("", "", 0, _words(exchanges[rank])) for rank in exchanges}
         return Explanation("message_circle", circle.turned, waiting, circle=circle)
+
+
+def same_branch(circle: MessageCircle, job: JobView) -> bool:
+    """Two ranks send to each other, or receive, at one line under an `if`, which thus chose the same for both: neither has
+    counted wrongly."""
+    first, *others = (path_of(job.ranks[rank].judged) for rank in circle.ranks)
+    if len(others) != 1 or not first or not others[0] or first[-1] != others[0][-1]:
+        return False
+    place = job.program.at(first[-1])
+    return place is not None and any(one.kind in ("if", "elif", "else") for one in place.around)
 
 
 def _slept_at_once(ranks: list[RankView]) -> bool:

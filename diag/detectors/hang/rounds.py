@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from diag.detectors.hang.partings import counter_of, head_of, path_of
+from diag.detectors.hang.pipeline import same_branch
 from diag.detectors.hang.verdict import Verdict
 from diag.model.observations import Block, Frame, ProgramPlace
 from diag.state.rank_view import RankView
@@ -34,12 +35,13 @@ _LARGEST = 1 << 53
 def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
     """ "`for i in range(n):` (train.py:7) has 40 rounds on rank 0 and 38 on rank 1"; empty where they do not differ, or
     that is not known."""
-    if verdict.cause not in _LEVEL:
+    found = verdict.collectives
+    if verdict.cause not in _LEVEL or (found and found.circle and same_branch(found.circle, job)):
         return ""
     ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
-    found = [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
+    loops = [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
     cwd = job.run.cwd
-    for rank, frame, place, loop in found:
+    for rank, frame, place, loop in loops:
         counts: dict[int, list[int]] = {}
         for other in ranks:
             there = frame if other is rank else _same_function(frame, other)
@@ -49,8 +51,8 @@ def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
         if 1 < len(counts) <= _MOST_NUMBERS:
             return f"{head_of(loop, place.file, cwd)} has {_numbers(counts)}{_made(loop, place, cwd)}"
     if verdict.cause == "messages_do_not_match":
-        return _of_messages(found, job)
-    return _counters(found, ranks, job) if verdict.cause == "left_the_loop" else ""
+        return _of_messages(loops, job)
+    return _counters(loops, ranks, job) if verdict.cause == "left_the_loop" else ""
 
 
 def _counters(
