@@ -33,7 +33,7 @@ def parsed(payload: Any, rank: int = 0) -> list[Observation]:
 
 def recorder(payload: Any, rank: int = 0) -> FlightRecorder:
     assert "failed" not in payload, payload
-    works, found = parsed(payload, rank)
+    works, *_, found = parsed(payload, rank)
     assert isinstance(works, SourceWorks) and isinstance(found, FlightRecorder)
     return found
 
