@@ -181,6 +181,33 @@ def test_time_to_the_next_look_is_what_it_costs_and_what_the_ring_holds(
     assert took / look_seconds(took, ring) <= 0.001
 
 
+def test_looks_of_a_ring_that_turns_fast_are_close_at_first_and_cost_a_thousandth_of_a_core_on_average(
+    folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 calls in 20 s; a look takes 80 ms."""
+    now = [1000.0]
+    monkeypatch.setattr(rank_suspicion.time, "time", lambda: now[0])
+    monkeypatch.setattr(rank_suspicion.time, "monotonic", lambda: now[0])
+
+    def look(*_: Any) -> dict[str, Any]:
+        now[0] += 0.08
+        return {"pid": 1, "answered": ["nccl"], "calls": [], "ring_seconds": 20.0}
+
+    monkeypatch.setattr(flight_recorder, "look", look)
+    records: list[Record] = []
+    one = sampler(folder, records)
+    at = []
+    while now[0] < 1000.0 + 4 * 3600:
+        before = len(looks(records))
+        one.sample()
+        if len(looks(records)) > before:
+            at.append(now[0])
+        now[0] += one.period(0.0, 0.0) + 0.001
+
+    assert at[5] - at[0] < 6 * 16  # none of the first minute and a half goes unseen
+    assert 0.0007 < 0.08 * len(at) / (4 * 3600) < 0.0011
+
+
 def test_ranks_look_at_the_same_time_whenever_they_were_started() -> None:
     assert {next_look(1000.0 + start, 64.0) for start in (24, 25.5, 87)} == {1088.0}
     # and of one that looks each 64 s each second one is with one that looks each 128 s

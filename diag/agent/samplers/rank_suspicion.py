@@ -75,9 +75,10 @@ class WaitSampler(RankSampler):
 _AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
 _ANSWER_SECONDS = 3.0
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
-# Looks while the job moves. Ours: 0.1 % of a core a rank on average, the rank's own threads counted; a mismatch is
-# told within minutes where the ring would hold hours.
-_LOOK_RATIO = 0.001
+# Looks while the job moves. Ours: 0.1 % of a core a rank on average, the rank's own threads counted, and half a second
+# beforehand: what does not fit is mostly there in the first steps. A mismatch is told within minutes where the ring
+# would hold hours.
+_LOOK_RATIO, _LOOK_CREDIT_SECONDS = 0.001, 0.5
 _RING_SHARE = 0.8  # of the time that the ring holds: the next look still has the last one's newest calls
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _DEAREST_LOOK_SECONDS = 16.0, 512.0, 4096.0
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<pid>.sock needs up to 17
@@ -99,6 +100,7 @@ class CollectivesSampler(RankSampler):
         self._by_pipe = False
         self._asked = 0  # since the suspicion began
         self._refused = False  # a look was not answered in time: none more
+        self._credit, self._credited_at = _LOOK_CREDIT_SECONDS, time.monotonic()  # what looks may cost
         self._look_seconds = _FIRST_LOOK_SECONDS
         self._look_at = next_look(time.time(), self._look_seconds)
 
@@ -138,7 +140,10 @@ class CollectivesSampler(RankSampler):
             payload = flight_recorder.look(rank.pid, rank.run_dir, _ANSWER_SECONDS)
             # The rank's thread that answers and this one work by turns: both together take no more CPU than that.
             took = time.monotonic() - began
-            self._look_seconds = look_seconds(took, payload.get("ring_seconds"))
+            earned = _LOOK_RATIO * (began - self._credited_at)
+            self._credit = min(_LOOK_CREDIT_SECONDS, self._credit + earned) - took
+            self._credited_at = began
+            self._look_seconds = look_seconds(took, payload.get("ring_seconds"), self._credit)
             if "failed" not in payload:
                 reporter.record(flight_recorder.SOURCE, payload, took)
             elif payload["failed"] == "timed_out":
@@ -181,14 +186,15 @@ class CollectivesSampler(RankSampler):
         )
 
 
-def look_seconds(took: float, ring_seconds: float | None) -> float:
-    """From one look to the next. One `took` so much; the ring holds the calls of so many seconds.
+def look_seconds(took: float, ring_seconds: float | None, credit: float = 0.0) -> float:
+    """From one look to the next. One `took` so much; the ring holds the calls of so many seconds; `credit` is what may be
+    spent now.
 
     Doubled from 16 s, so that ranks which differ look at one time now and then.
     """
     needed = max(_FIRST_LOOK_SECONDS, min(_LONGEST_LOOK_SECONDS, (ring_seconds or 0.0) * _RING_SHARE))
     found = _FIRST_LOOK_SECONDS
-    while found < _DEAREST_LOOK_SECONDS and (found < took / _LOOK_RATIO or 2 * found <= needed):
+    while found < _DEAREST_LOOK_SECONDS and (found < (took - credit) / _LOOK_RATIO or 2 * found <= needed):
         found *= 2
     return found
 
