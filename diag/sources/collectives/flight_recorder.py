@@ -70,6 +70,7 @@ _HANDLERS = (
     ("fr_trace_json", "backend=nccl2", "nccl2"),
     ("fr_trace_json", "backend=gloo", "gloo"),
 )
+_RECORDERS = {recorder for _, _, recorder in _HANDLERS}
 
 
 # --- asking a rank
@@ -150,15 +151,23 @@ def _ask_all(path: Path, end: float) -> tuple[list[str], list[dict[str, Any]]]:
             continue
         try:
             body = ask(path, "POST", f"/handler/{handler}?{query}", end)
+            answered.append(recorder)
             if body not in bodies:
                 bodies.add(body)
                 traces.append(_decode(body))
-            answered.append(recorder)
+                # a torch that ignores `backend` need not be asked for the same again
+                answered += sorted(_recorders(traces[-1]) - set(answered))
         except NoAnswer as error:  # one recorder less is still something
             failure = failure or error
     if failure is not None and not traces:
         raise failure
     return answered, traces
+
+
+def _recorders(trace: dict[str, Any]) -> set[str]:
+    """Those whose calls are in it."""
+    entries = (entry for entry in sequence(trace.get("entries")) if isinstance(entry, dict))
+    return {word(entry.get("profiling_name")).partition(":")[0] for entry in entries} & _RECORDERS
 
 
 # --- dump files
