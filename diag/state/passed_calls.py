@@ -10,7 +10,9 @@ from diag.model.observations import CallHistory, CollectiveEntry, FlightRecorder
 from diag.state.collective_fronts import Front, Group, Groups, Signature
 
 _Recorder = FlightRecorder | CallHistory
-_Calls = dict[int, list[CollectiveEntry]]  # by their number in the group; the parts of a coalesced call share one
+_Calls = dict[
+    int, list[CollectiveEntry]
+]  # by their number in the group; the parts of a coalesced call share one
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,9 @@ def test_rank_without_a_server_is_not_asked_through_its_pipe(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flight_recorder, "pipe_of", lambda *_: folder / "pipe")
-    monkeypatch.setattr(flight_recorder, "ask_pipe", lambda *_: pytest.fail("each is a line in the job's log"))
+    monkeypatch.setattr(
+        flight_recorder, "ask_pipe", lambda *_: pytest.fail("each is a line in the job's log")
+    )
     records: list[Record] = []
     one = sampler(folder, records)
     one.sample()

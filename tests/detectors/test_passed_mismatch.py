@@ -134,7 +134,9 @@ def test_share_of_calls_that_went_by_between_looks_is_not_checked() -> None:
 
     assert story.findings() == []
     (line,) = story.engine.not_checked()
-    assert line.what == "whether all collectives fit together" and line.reason.startswith("2000 of 4000 calls (50 %)")
+    assert line.what == "whether all collectives fit together" and line.reason.startswith(
+        "2000 of 4000 calls (50 %)"
+    )
 
 
 def test_two_nodes_look_each_at_their_own_groups_and_say_what_they_do_not_compare() -> None:
@@ -196,10 +198,12 @@ def of_op(op: str, *sizes: tuple[int, int]) -> tuple[list[Raw], ...]:
             id="send and recv",
         ),
         pytest.param(
-            ([raw(seq) for seq in range(1, 9)], [raw(seq) for seq in range(5, 20)]), id="partly the same calls"
+            ([raw(seq) for seq in range(1, 9)], [raw(seq) for seq in range(5, 20)]),
+            id="partly the same calls",
         ),
         pytest.param(
-            ([raw(seq) for seq in range(1, 9)], [raw(seq, size=9) for seq in range(9, 20)]), id="no call in both"
+            ([raw(seq) for seq in range(1, 9)], [raw(seq, size=9) for seq in range(9, 20)]),
+            id="no call in both",
         ),
         pytest.param(
             ([*OTHERS, raw(3, size=9, state="started")], [*OTHERS, raw(3)]), id="a call that is under way"

@@ -74,19 +74,25 @@ def whole(dump: Raw, rank: int = 0) -> FlightRecorder:
 
 
 def test_ring_of_two_thousand_calls_takes_a_kilobyte_and_says_of_each_what_it_was() -> None:
-    entries = [raw(seq, "all_gather" if seq % 25 == 0 else "all_reduce", 8 + seq % 3) for seq in range(501, 2501)]
+    entries = [
+        raw(seq, "all_gather" if seq % 25 == 0 else "all_reduce", 8 + seq % 3) for seq in range(501, 2501)
+    ]
     packed = call_ring.pack([trace(*entries)])
 
     (group,) = history(trace(*entries)).groups
     assert len(json.dumps(packed)) < 2000
     assert [(seq, group.kinds[kind].op, group.kinds[kind].input_sizes) for seq, kind in group.calls] == [
-        (one["collective_seq_id"], one["profiling_name"][5:], ((one["input_sizes"][0][0],),)) for one in entries
+        (one["collective_seq_id"], one["profiling_name"][5:], ((one["input_sizes"][0][0],),))
+        for one in entries
     ]
     assert (group.backend, group.name, group.members) == ("nccl", "0", (0, 1))
 
 
 def test_one_mismatch_far_back_is_found_where_the_last_fifty_do_not_have_it() -> None:
-    dumps = [trace(*(raw(seq, size=9 if (seq, rank) == (120, 1) else 8) for seq in range(1, 1500))) for rank in (0, 1)]
+    dumps = [
+        trace(*(raw(seq, size=9 if (seq, rank) == (120, 1) else 8) for seq in range(1, 1500)))
+        for rank in (0, 1)
+    ]
     cut = {rank: recorder_of_file(dump, rank) for rank, dump in enumerate(dumps)}
 
     (found,), compared = passed_mismatches({rank: history(dump, rank) for rank, dump in enumerate(dumps)}, 2)
@@ -143,7 +149,11 @@ def test_calls_that_nobody_packed_are_told_and_the_rest_is_read(calls: Any) -> N
     payload = {"pid": 0, "calls": [{**ROW, "calls": calls}], "traces": [trace(raw(1))]}
 
     works, unparsed, found = source.parse(Record(source.SOURCE, payload, rank=0))
-    assert isinstance(works, SourceWorks) and isinstance(unparsed, Unparsed) and isinstance(found, FlightRecorder)
+    assert (
+        isinstance(works, SourceWorks)
+        and isinstance(unparsed, Unparsed)
+        and isinstance(found, FlightRecorder)
+    )
 
 
 def test_payload_of_before_without_all_calls_is_read_as_ever() -> None:
@@ -154,7 +164,17 @@ def test_payload_of_before_without_all_calls_is_read_as_ever() -> None:
 
 # --- compact and whole say the same
 
-OPS = ("all_reduce", "all_gather", "broadcast", "scatter", "barrier", "all_to_all", "all_to_allv", "_broadcast_oop", "coalesced")
+OPS = (
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "scatter",
+    "barrier",
+    "all_to_all",
+    "all_to_allv",
+    "_broadcast_oop",
+    "coalesced",
+)
 one_call = st.builds(
     lambda op, size, out, dtype, state, group, p2p, step: (op, size, out, dtype, state, group, p2p, step),
     st.sampled_from(OPS),
@@ -193,7 +213,9 @@ def rings(draw: st.DrawFn) -> list[Raw]:
 def test_compact_form_and_whole_dump_give_equal_verdicts(dumps: list[Raw]) -> None:
     compact = passed_mismatches({rank: history(dump, rank) for rank, dump in enumerate(dumps)}, len(dumps))
 
-    assert compact == passed_mismatches({rank: whole(dump, rank) for rank, dump in enumerate(dumps)}, len(dumps))
+    assert compact == passed_mismatches(
+        {rank: whole(dump, rank) for rank, dump in enumerate(dumps)}, len(dumps)
+    )
 
 
 def test_rings_that_are_made_up_have_mismatches_now_and_then() -> None:

@@ -92,9 +92,7 @@ class PassedMismatchDetector(Detector):
         if fronts:
             before = self._found
             count, since = (before.count, before.since) if before is not None else (0, at)
-            self._found = _Found(
-                tuple(fronts[:_MOST_SHOWN]), count + len(fronts), self._compared, since, at
-            )
+            self._found = _Found(tuple(fronts[:_MOST_SHOWN]), count + len(fronts), self._compared, since, at)
         return True
 
     def _news(self, passed: Passed) -> Iterator[Front]:

@@ -29,7 +29,9 @@ _MOST_BYTES = 4 << 20  # of one group's numbers, unpacked
 class _Row:
     desc: str = ""
     kinds: dict[tuple[Any, ...], int] = dataclasses.field(default_factory=dict)
-    calls: list[int] = dataclasses.field(default_factory=list)  # step to the next number, kind, step, kind ...
+    calls: list[int] = dataclasses.field(
+        default_factory=list
+    )  # step to the next number, kind, step, kind ...
     seq: int = 0
 
 
@@ -88,7 +90,7 @@ def unpack(rows: Any) -> Iterator[CallSequence]:
     """Raises ValueError or TypeError for what `pack` did not make."""
     for row in sequence(rows)[:_MOST_GROUPS]:
         backend, group, desc = word(row["backend"]), word(row["group"]), word(row["desc"])
-        kinds = tuple(_kind(backend, group, desc, *kind) for kind in row["kinds"][:_MOST_CALLS])
+        kinds = tuple(_kind((backend, group, desc), kind) for kind in row["kinds"][:_MOST_CALLS])
         numbers = _numbers(row["calls"])
         calls, seq = [], 0
         for step, kind in zip(numbers[::2], numbers[1::2], strict=True):
@@ -99,14 +101,11 @@ def unpack(rows: Any) -> Iterator[CallSequence]:
         yield CallSequence(backend, group, desc, numbers_in(row["ranks"]), kinds, tuple(calls))
 
 
-def _kind(
-    backend: str, group: str, desc: str, op: Any, inputs: Any, outputs: Any, dtypes: Any, pending: Any
-) -> CollectiveEntry:
+def _kind(place: tuple[str, str, str], kind: Any) -> CollectiveEntry:
+    op, inputs, outputs, dtypes, pending = kind
     types = tuple(word(item) for item in sequence(dtypes)[: 2 * MAX_TENSORS])
-    where = (backend, group, desc, 0, 0, False)
-    return CollectiveEntry(
-        *where, word(op), shapes(inputs), shapes(outputs), types, "", False, pending is True, 0, 0.0
-    )
+    sizes = (shapes(inputs), shapes(outputs))
+    return CollectiveEntry(*place, 0, 0, False, word(op), *sizes, types, "", False, pending is True, 0, 0.0)
 
 
 def _numbers(packed: str) -> list[int]:

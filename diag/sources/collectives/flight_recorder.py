@@ -1,9 +1,9 @@
 """Collectives of a rank, from torch's Flight Recorder: over the worker server that the in-rank hook opens,
 else through torch's dump pipe, or from a dump file.
 
-`read` asks and cuts to what verdicts need, `look` asks for all calls in few bytes while the job moves, `parse` makes
-one `FlightRecorder` (of a look only a `CallHistory`) of it, `waitgraph` joins those of all ranks. Stacks are never asked for: those need the rank's GIL, which a hung rank may not give, and
-py-spy has them anyway.
+`read` asks and cuts to what verdicts need, `look` asks for all calls in few bytes while the job moves. `parse`
+makes one `FlightRecorder` of a reading and a `CallHistory` of both; `waitgraph` joins those of all ranks. Stacks are
+never asked for: those need the rank's GIL, which a hung rank may not give, and py-spy has them anyway.
 """
 
 from __future__ import annotations

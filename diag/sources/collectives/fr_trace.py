@@ -21,7 +21,9 @@ def _entry(raw: dict[str, Any], known: dict[str, _Tensors]) -> CollectiveEntry:
     group = [*sequence(raw.get("process_group")), "", ""]
     is_p2p = raw.get("is_p2p") is True
     tensors = [raw.get(name) for name in _TENSORS]
-    key = repr(tensors)  # a program makes the same calls again and again: reading them anew is half of the cost
+    key = repr(
+        tensors
+    )  # a program makes the same calls again and again: reading them anew is half of the cost
     if key not in known:
         types = (*sequence(tensors[2])[:MAX_TENSORS], *sequence(tensors[3])[:MAX_TENSORS])
         known[key] = (shapes(tensors[0]), shapes(tensors[1]), tuple(word(item) for item in types))
