@@ -100,7 +100,7 @@ class CollectivesSampler(RankSampler):
         self._by_pipe = False
         self._asked = 0  # since the suspicion began
         self._refused = False  # a look was not answered in time: none more
-        self._credit, self._credited_at = _LOOK_CREDIT_SECONDS, time.monotonic()  # what looks may cost
+        self._took, self._credit = 0.0, _LOOK_CREDIT_SECONDS
         self._look_seconds = _FIRST_LOOK_SECONDS
         self._look_at = next_look(time.time(), self._look_seconds)
 
@@ -140,10 +140,9 @@ class CollectivesSampler(RankSampler):
             payload = flight_recorder.look(rank.pid, rank.run_dir, _ANSWER_SECONDS)
             # The rank's thread that answers and this one work by turns: both together take no more CPU than that.
             took = time.monotonic() - began
-            earned = _LOOK_RATIO * (began - self._credited_at)
-            self._credit = min(_LOOK_CREDIT_SECONDS, self._credit + earned) - took
-            self._credited_at = began
-            self._look_seconds = look_seconds(took, payload.get("ring_seconds"), self._credit)
+            self._credit -= took
+            self._took = (self._took + took) / 2 if self._took else took
+            self._look_seconds = look_seconds(self._took, payload.get("ring_seconds"), free=self._credit > 0)
             if "failed" not in payload:
                 reporter.record(flight_recorder.SOURCE, payload, took)
             elif payload["failed"] == "timed_out":
@@ -186,15 +185,16 @@ class CollectivesSampler(RankSampler):
         )
 
 
-def look_seconds(took: float, ring_seconds: float | None, credit: float = 0.0) -> float:
-    """From one look to the next. One `took` so much; the ring holds the calls of so many seconds; `credit` is what may be
-    spent now.
+def look_seconds(took: float, ring_seconds: float | None, *, free: bool = False) -> float:
+    """From one look to the next. Such looks took so much; the ring holds the calls of so many seconds; `free`: it may cost
+    more than its share.
 
-    Doubled from 16 s, so that ranks which differ look at one time now and then.
+    Doubled from 16 s, so that ranks whose looks cost unlike much still look at one time.
     """
     needed = max(_FIRST_LOOK_SECONDS, min(_LONGEST_LOOK_SECONDS, (ring_seconds or 0.0) * _RING_SHARE))
+    least = 0.0 if free else took / _LOOK_RATIO
     found = _FIRST_LOOK_SECONDS
-    while found < _DEAREST_LOOK_SECONDS and (found < (took - credit) / _LOOK_RATIO or 2 * found <= needed):
+    while found < _DEAREST_LOOK_SECONDS and (found < least or 2 * found <= needed):
         found *= 2
     return found
 
