@@ -250,3 +250,11 @@ def test_rank_that_does_not_answer_keeps_its_groups_from_being_compared() -> Non
     story.wait(2.0)
 
     assert story.findings() == []
+
+
+def test_look_at_real_gloo_ranks_tells_the_one_call_that_did_not_fit() -> None:
+    _, changes, _ = replay([CAPTURES / "fr" / "passed-mismatch"])
+
+    (change,) = [one for one in changes if one.finding.id == "rank-desync"]
+    assert "rank 0 called broadcast [8] Float, rank 1 called broadcast [8] Int" in change.finding.summary
+    assert "call 61 of default_pg" in change.finding.summary and "1 of 157 calls" in change.finding.summary
