@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from diag.model.observations import CollectiveEntry, FlightRecorder
+from diag.model.observations import CallHistory, CollectiveEntry, FlightRecorder
 from diag.text.units import format_ranks
 
 # Operations of which only one side has the tensor on every rank; elsewhere both are compared.
@@ -56,33 +56,14 @@ class Front:
         return (self.backend, self.group, self.seq, self.is_p2p, self.waiting)
 
 
-def passed_mismatches(dumps: Mapping[int, FlightRecorder], world_size: int) -> tuple[list[Front], int]:
-    """Calls that are over on all their ranks although they did not fit together, the newest of each group first;
-    and how many calls were compared. NCCL moves what the smaller one has, and nobody waits."""
-    found: list[Front] = []
-    compared = 0
-    for group in _gather(dumps, world_size, over=True):
-        if not group.members or any(group.blind(rank, dumps) for rank in group.members):
-            continue
-        for seq, calls in sorted(group.calls.items(), reverse=True):
-            entries = [entry for made in calls.values() for entry in made]
-            # of a coalesced call the parts may stand in any order
-            whole = len(calls) == len(group.members) == len(entries)
-            if not whole or any(entry.pending or entry.op == "coalesced" for entry in entries):
-                continue
-            compared += 1
-            signatures = group.signatures(seq)
-            if len(signatures) > 1:
-                found.append(group.front(entries[0], tuple(sorted(calls)), (), (), signatures))
-    return found, compared
-
-
 def fronts_of(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[Front]:
     groups = _gather(dumps, world_size)
     return [front for group in groups for front in (*group.fronts(dumps), *group.p2p_fronts(dumps))]
 
 
-class _Group:
+class Group:
+    """A process group, with the calls of its ranks."""
+
     def __init__(self, backend: str, name: str, desc: str, members: tuple[int, ...]) -> None:
         self.backend, self.name, self.members = backend, name, members
         self._desc = desc
@@ -100,7 +81,7 @@ class _Group:
             return self._desc
         return f"group {self.name} of {format_ranks(ranks)}"
 
-    def blind(self, rank: int, dumps: Mapping[int, FlightRecorder]) -> bool:
+    def blind(self, rank: int, dumps: Mapping[int, FlightRecorder | CallHistory]) -> bool:
         """Nothing is known of this rank's calls in this backend."""
         dump = dumps.get(rank)
         return dump is None or bool(dump.backends and self.backend not in dump.backends)
@@ -193,6 +174,8 @@ def kind_of(entry: CollectiveEntry) -> tuple[object, ...]:
 
 def _fits(entry: CollectiveEntry) -> tuple[object, ...]:
     """What must be equal on all ranks. Sizes by number of elements: NCCL does not care for shapes."""
+    if _ALL_TO_ALL.search(entry.op):
+        return ("all_to_all",)  # even splits and uneven ones may bear two names, and NCCL sends the same
     if _ANY_SIZE.search(entry.op):
         return (entry.op,)
     side = _SIDE.get(entry.op)
@@ -202,7 +185,7 @@ def _fits(entry: CollectiveEntry) -> tuple[object, ...]:
     return (entry.op, tuple(math.prod(shape) for shape in shapes), entry.dtypes[:1])
 
 
-class _Groups(dict[tuple[str, str, int], _Group]):
+class Groups(dict[tuple[str, str, int], Group]):
     """By backend, name and members: two groups may have one name on different ranks."""
 
     def __init__(self) -> None:
@@ -210,22 +193,22 @@ class _Groups(dict[tuple[str, str, int], _Group]):
         self._same: dict[int, tuple[int, ...]] = {}
         self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def of(self, backend: str, name: str, desc: str, ranks: tuple[int, ...] = ()) -> _Group:
+    def of(self, backend: str, name: str, desc: str, ranks: tuple[int, ...] = ()) -> Group:
         if ranks and id(ranks) not in self._same:
             ordered = tuple(sorted(ranks))
             self._same[id(ranks)] = self._shared.setdefault(ordered, ordered)
         ranks = self._same[id(ranks)] if ranks else ()
         key = (backend, name, id(ranks) if ranks else 0)
         if key not in self:
-            self[key] = _Group(backend, name, desc, ranks)
+            self[key] = Group(backend, name, desc, ranks)
         return self[key]
 
 
-def _gather(dumps: Mapping[int, FlightRecorder], world_size: int, *, over: bool = False) -> list[_Group]:
-    """All ranks' calls by group; `over`: what they called where none waits is noted too."""
-    groups = _Groups()
+def _gather(dumps: Mapping[int, FlightRecorder], world_size: int) -> list[Group]:
+    """All ranks' calls by group."""
+    groups = Groups()
     everybody = tuple(range(world_size or max(dumps, default=-1) + 1))
-    joined: dict[int, dict[tuple[str, str], _Group]] = {}
+    joined: dict[int, dict[tuple[str, str], Group]] = {}
     for rank, dump in dumps.items():
         mine = joined[rank] = {}
         for known in dump.groups:
@@ -248,14 +231,14 @@ def _gather(dumps: Mapping[int, FlightRecorder], world_size: int, *, over: bool 
             group = mine.get(place) or mine.setdefault(place, groups.of(*place, entry.desc))
             if not entry.is_p2p:
                 group.highest[rank] = max(group.highest.get(rank, 0), entry.seq)
-    _note_calls(dumps, joined, over)
+    _note_calls(dumps, joined)
     return list(groups.values())
 
 
 def _note_calls(
-    dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], _Group]], over: bool
+    dumps: Mapping[int, FlightRecorder], joined: Mapping[int, Mapping[tuple[str, str], Group]]
 ) -> None:
-    """What each rank called at the fronts of its groups (`over`: anywhere), whether it still waits there or not."""
+    """What each rank called at the fronts of its groups, whether it still waits there or not."""
     fronts: dict[int, frozenset[int]] = {}
     for mine in joined.values():
         for group in mine.values():
@@ -265,8 +248,8 @@ def _note_calls(
     for rank, dump in dumps.items():
         mine = joined[rank]
         for entry in dump.entries:
-            if entry.is_p2p or not (over or entry.seq in anywhere):
+            if entry.is_p2p or entry.seq not in anywhere:
                 continue
             group = mine[entry.backend, entry.group]
-            if over or entry.seq in fronts[id(group)]:
+            if entry.seq in fronts[id(group)]:
                 group.calls.setdefault(entry.seq, {}).setdefault(rank, []).append(entry)

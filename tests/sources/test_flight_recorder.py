@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 
 from diag.launch.inject import environment
 from diag.model import Record
-from diag.model.observations import FlightRecorder, Observation, SourceFailed, SourceWorks, Unparsed
+from diag.model.observations import (
+    CallHistory,
+    FlightRecorder,
+    Observation,
+    SourceFailed,
+    SourceWorks,
+    Unparsed,
+)
 from diag.sources.collectives import flight_recorder as source
 from diag.state.wait_graph import build
 
@@ -33,7 +40,7 @@ def parsed(payload: Any, rank: int = 0) -> list[Observation]:
 
 def recorder(payload: Any, rank: int = 0) -> FlightRecorder:
     assert "failed" not in payload, payload
-    works, found = parsed(payload, rank)
+    works, *_, found = parsed(payload, rank)
     assert isinstance(works, SourceWorks) and isinstance(found, FlightRecorder)
     return found
 
@@ -208,12 +215,12 @@ trace_like = st.fixed_dictionaries(
     json_values
     | st.fixed_dictionaries(
         {"pid": st.just(1), "traces": json_values | st.lists(trace_like)},
-        optional={"answered": json_values, "failed": json_values},
+        optional={"answered": json_values, "failed": json_values, "calls": json_values},
     )
 )
 def test_any_payload_is_parsed_or_said_to_be_none(payload: Any) -> None:
     for fact in parsed(payload):
-        assert isinstance(fact, (FlightRecorder, SourceWorks, SourceFailed, Unparsed))
+        assert isinstance(fact, (CallHistory, FlightRecorder, SourceWorks, SourceFailed, Unparsed))
 
 
 @given(trace_like)

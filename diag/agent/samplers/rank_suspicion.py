@@ -12,6 +12,7 @@ from diag.model import Payload
 from diag.sources import waits
 from diag.sources.collectives import flight_recorder
 from diag.sources.host import run as run_source
+from diag.sources.host.process_tree import read_process
 
 _CALM_SECONDS = 3600.0  # a suspicion wakes it
 _FIRST_SECONDS = 5.0  # what lasts is read again before it is reported
@@ -77,6 +78,12 @@ _AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
 _ANSWER_SECONDS = 3.0  # then it is said that the answer is late
 _GIVEN_UP_SECONDS = 600.0  # ours: on a crowded machine an answer may take a minute
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
+# Looks while the job moves. Ours: 0.1 % of a core a rank on average, the rank's own threads counted, and half a second
+# beforehand: what does not fit is mostly there in the first steps. A mismatch is told within minutes where the ring
+# would hold hours.
+_LOOK_RATIO, _LOOK_CREDIT_SECONDS = 0.001, 0.5
+_RING_SHARE = 0.8  # of the time that the ring holds: the next look still has the last one's newest calls
+_FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _DEAREST_LOOK_SECONDS = 16.0, 512.0, 4096.0
 _LONGEST_SOCKET_FOLDER = 80  # a UNIX socket's path has 107 characters, and w.<pid>.sock needs up to 17
 _LATE: Payload = {"failed": "timed_out"}
 
@@ -103,10 +110,12 @@ class _Question(threading.Thread):
 
 
 class CollectivesSampler(RankSampler):
-    """Twice, since one reading cannot tell a hang from a rank one call behind, then seldom.
+    """Under suspicion twice, since one reading cannot tell a hang from a rank one call behind, then seldom. One question at
+    a time: each takes a thread of the rank's server until that answers, whether anybody still waits for it or not. So
+    none is asked anew because the first answer is late.
 
-    One question at a time: each takes a thread of the rank's server until that answers, whether anybody still waits for
-    it or not. So none is asked anew because the first answer is late."""
+    While the job moves, a rank whose server listens is looked at now and then: of calls that do not fit together and
+    that NCCL lets pass nothing else tells."""
 
     name = what = "flight_recorder"
     sources = (flight_recorder.SOURCE,)
@@ -118,6 +127,10 @@ class CollectivesSampler(RankSampler):
         self._question: _Question | None = None
         self._by_pipe = False
         self._answered = 0  # so many, in this suspicion
+        self._refused = False  # a look was not answered in time: none more
+        self._took, self._credit = 0.0, _LOOK_CREDIT_SECONDS
+        self._look_seconds = _FIRST_LOOK_SECONDS
+        self._look_at = next_look(time.time(), self._look_seconds)
 
     @property
     def is_there(self) -> bool:
@@ -133,6 +146,8 @@ class CollectivesSampler(RankSampler):
     def sample(self) -> None:
         if not self.rank.closer:
             self._answered = 0
+            if time.time() >= self._look_at:
+                self._look()
         # each question is a line in the job's log
         elif not (self._by_pipe and self._answered >= 2):
             self.ask(_ANSWER_SECONDS, _PIPE_SECONDS)
@@ -141,8 +156,38 @@ class CollectivesSampler(RankSampler):
 
     def period(self, cpu: float, wall: float) -> float:
         if not self.rank.closer:
-            return _CALM_SECONDS
+            # not longer, where the clock was set back
+            return wall + min(max(0.0, self._look_at - time.time()), self._look_seconds)
         return wall + (_AGAIN_SECONDS if self._answered < 2 else _LATER_SECONDS)
+
+    def _look(self) -> None:
+        rank, reporter = self.rank, self.reporter
+        if (
+            rank.run_dir is not None
+            and not self._refused
+            and (self._question is None or self._question.done.is_set())
+            and flight_recorder.has_server(rank.pid, rank.run_dir)
+            and (process := read_process(rank.pid)) is not None
+            and process.state not in "Tt"  # stopped: it would answer when it goes on, too late
+        ):
+            began = time.monotonic()
+            reporter.record(run_source.SOURCE, {"event": "asked"})
+            payload = flight_recorder.look(rank.pid, rank.run_dir, _ANSWER_SECONDS)
+            # The rank's thread that answers and this one work by turns: both together take no more CPU than that.
+            took = time.monotonic() - began
+            self._credit -= took
+            self._took = (self._took + took) / 2 if self._took else took
+            self._look_seconds = look_seconds(self._took, payload.get("ring_seconds"), free=self._credit > 0)
+            if "failed" not in payload:
+                reporter.record(flight_recorder.SOURCE, payload, took)
+            elif payload["failed"] == "timed_out":
+                self._refused = True
+                reporter.erred(flight_recorder.SOURCE, "timed_out")
+                reporter.failed(
+                    "whether all collectives fit together",
+                    "the rank's worker server did not answer in time, and is not asked again while the job moves",
+                )
+        self._look_at = next_look(time.time(), self._look_seconds)
 
     def ask(self, seconds: float, pipe_seconds: float) -> str:
         """Ask torch's worker server of this rank, or its pipe where it has no server, unless an answer is still due.
@@ -193,3 +238,22 @@ class CollectivesSampler(RankSampler):
 
 def _explained(payload: Payload) -> str:
     return ": ".join(filter(None, flight_recorder.explain(payload)))
+
+
+def look_seconds(took: float, ring_seconds: float | None, *, free: bool = False) -> float:
+    """From one look to the next. Such looks took so much; the ring holds the calls of so many seconds; `free`: it may cost
+    more than its share.
+
+    Doubled from 16 s, so that ranks whose looks cost unlike much still look at one time.
+    """
+    needed = max(_FIRST_LOOK_SECONDS, min(_LONGEST_LOOK_SECONDS, (ring_seconds or 0.0) * _RING_SHARE))
+    least = 0.0 if free else took / _LOOK_RATIO
+    found = _FIRST_LOOK_SECONDS
+    while found < _DEAREST_LOOK_SECONDS and (found < least or 2 * found <= needed):
+        found *= 2
+    return found
+
+
+def next_look(now: float, seconds: float) -> float:
+    """By the clock of the host: the ranks' rings have the same calls only when they are read at the same time."""
+    return (now // seconds + 1) * seconds

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from diag.model import Evidence
-from diag.model.observations import FlightRecorder
+from diag.model.observations import CallHistory, FlightRecorder
 from diag.state.arrivals import Arrivals, Latecomer, arrivals
 from diag.text.units import format_seconds
 
@@ -14,14 +15,17 @@ _MOST_RANKS = 256  # ours: comparing all calls of more takes seconds
 _FRESH_SECONDS = 300.0
 
 
-class RecorderRounds:
+_Fact = TypeVar("_Fact", FlightRecorder, CallHistory)
+
+
+class RecorderRounds(Generic[_Fact]):
     """Keeps the newest recorder of each rank: they are asked one after the other."""
 
     def __init__(self) -> None:
-        self._recorders: dict[int, tuple[float, FlightRecorder]] = {}
+        self._recorders: dict[int, tuple[float, _Fact]] = {}
         self._done = 0.0
 
-    def observe(self, at: float, fact: FlightRecorder, ranks: int) -> Mapping[int, FlightRecorder] | None:
+    def observe(self, at: float, fact: _Fact, ranks: int) -> Mapping[int, _Fact] | None:
         """All of them, with the last answer of a round of so many ranks."""
         if fact.rank is None or (fact.rank not in self._recorders and len(self._recorders) >= _MOST_RANKS):
             return None
@@ -42,7 +46,7 @@ class Latecomers:
     listens = (FlightRecorder,)
 
     def __init__(self) -> None:
-        self._rounds = RecorderRounds()
+        self._rounds: RecorderRounds[FlightRecorder] = RecorderRounds()
         self._read: tuple[float, Arrivals | None] = (0.0, None)
 
     def observe(self, at: float, fact: FlightRecorder, ranks: int) -> None:

@@ -63,6 +63,32 @@ class FlightRecorder(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class CallSequence:
+    """One group's collectives in a rank's recorder, in the order of their issue: of each its number in the group and
+    its place in `kinds`, which hold what the recorder says of such a call, without number and time."""
+
+    backend: str
+    name: str
+    desc: str
+    members: tuple[int, ...]  # ranks of the job; empty when the recorder does not say
+    kinds: tuple[CollectiveEntry, ...]
+    calls: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallHistory(Observation):
+    """All collectives that a rank's recorder keeps, not only the last ones; no point-to-point calls.
+
+    `backends` as of FlightRecorder.
+    """
+
+    emitted: float
+    pid: int
+    backends: tuple[str, ...]
+    groups: tuple[CallSequence, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CollectiveTimedOut(Observation):
     """PyTorch's watchdog gave up on a call in which this rank waited: a victim, or one of those that called
     differently."""

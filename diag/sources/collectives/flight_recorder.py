@@ -1,9 +1,9 @@
 """Collectives of a rank, from torch's Flight Recorder: over the worker server that the in-rank hook opens,
 else through torch's dump pipe, or from a dump file.
 
-`read` asks and cuts to what verdicts need, `parse` makes one `FlightRecorder` of it, `waitgraph` joins those
-of all ranks. Stacks are never asked for: those need the rank's GIL, which a hung rank may not give, and
-py-spy has them anyway.
+`read` asks and cuts to what verdicts need, `look` asks for all calls in few bytes while the job moves. `parse`
+makes one `FlightRecorder` of a reading and a `CallHistory` of both; `waitgraph` joins those of all ranks. Stacks are
+never asked for: those need the rank's GIL, which a hung rank may not give, and py-spy has them anyway.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import reprlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,19 +19,21 @@ from typing import Any
 
 from diag.model import Payload, Record, pack_ranks
 from diag.model.observations import (
+    CallHistory,
     CollectiveEntry,
     CollectiveGroup,
     FlightRecorder,
     Observation,
     SourceFailed,
     SourceWorks,
+    Unparsed,
 )
 from diag.model.observations.collectives import CALLS_KEPT
-from diag.sources.collectives import plain_pickle
+from diag.sources.collectives import call_ring, plain_pickle
 from diag.sources.collectives.fr_pipe import ask_pipe, pipe_of
 from diag.sources.collectives.fr_trace import MAX_TENSORS, count, members_of, settle, shapes, status_of
 from diag.sources.collectives.worker_server import MAX_BYTES, NoAnswer, ask
-from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
+from diag.sources.payload import UNFIT, explained, guarded, integer, mapping, sequence, word
 
 SOURCE = "flight_recorder"
 
@@ -67,6 +70,7 @@ _HANDLERS = (
     ("fr_trace_json", "backend=nccl2", "nccl2"),
     ("fr_trace_json", "backend=gloo", "gloo"),
 )
+_RECORDERS = {recorder for _, _, recorder in _HANDLERS}
 
 
 # --- asking a rank
@@ -75,14 +79,15 @@ _HANDLERS = (
 def read(
     rank: int, pid: int, run_dir: Path, deadline: float = 3.0, *, pipe_deadline: float | None = None
 ) -> Payload:
-    """{"pid", "answered": names of the recorders, "traces": torch's dumps less what we do not use}, or,
-    instead of the two, "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its
+    """{"pid", "answered": names of the recorders, "traces": torch's dumps less what we do not use, "calls": all calls
+    (call_ring.pack)}, or, instead of the three, "failed": a key of FAILURES and "detail". The rank is not paused; a thread of its
     server answers. `pipe_deadline` is for a rank without a server: the dump of its pipe takes seconds (5 s on
     an H200 machine, stacks are symbolised)."""
     end = time.monotonic() + deadline
     try:
         try:
-            return {"pid": pid, **_ask_all(socket_path(pid, run_dir), end)}
+            answered, traces = _ask_all(socket_path(pid, run_dir), end)
+            return {"pid": pid, "answered": answered, **_both(traces)}
         except NoAnswer as failure:
             if failure.word not in ("no_socket", "no_handler"):
                 raise
@@ -90,11 +95,31 @@ def read(
             return {
                 "pid": pid,
                 "answered": ["nccl"],
-                "traces": [_trim(_decode(ask_pipe(rank, pid, until)))],
+                **_both([_decode(ask_pipe(rank, pid, until))]),
                 "how": "pipe",
             }
     except NoAnswer as failure:
         return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
+
+
+def look(pid: int, run_dir: Path, deadline: float = 3.0) -> Payload:
+    """{"pid", "answered", "calls", "ring_seconds": from the oldest call that is kept to the newest, null without two},
+    or "failed" and "detail" as of `read`. Only of a rank with a server: each question through a pipe is a line in the
+    job's log."""
+    try:
+        answered, traces = _ask_all(socket_path(pid, run_dir), time.monotonic() + deadline)
+        packed = {"calls": call_ring.pack(traces), "ring_seconds": call_ring.ring_seconds(traces)}
+        return {"pid": pid, "answered": answered, **packed}
+    except NoAnswer as failure:
+        return {"pid": pid, "failed": failure.word, "detail": failure.detail[:300]}
+
+
+def has_server(pid: int, run_dir: Path) -> bool:
+    return socket_path(pid, run_dir).exists()
+
+
+def _both(traces: list[dict[str, Any]]) -> Payload:
+    return {"traces": [_trim(trace) for trace in traces], "calls": call_ring.pack(traces)}
 
 
 def socket_path(pid: int, run_dir: Path) -> Path:
@@ -105,10 +130,11 @@ def socket_path(pid: int, run_dir: Path) -> Path:
 def reachable(rank: int, pid: int, run_dir: Path) -> bool:
     """Whether there is a server or a pipe to query: otherwise there is no torch, or no process group yet,
     and nothing is missing."""
-    return socket_path(pid, run_dir).exists() or pipe_of(rank, pid) is not None
+    return has_server(pid, run_dir) or pipe_of(rank, pid) is not None
 
 
-def _ask_all(path: Path, end: float) -> dict[str, Any]:
+def _ask_all(path: Path, end: float) -> tuple[list[str], list[dict[str, Any]]]:
+    """The recorders that answered, and their dumps."""
     try:
         names = json.loads(ask(path, "GET", "/handler/", end))
     except ValueError as error:
@@ -125,15 +151,23 @@ def _ask_all(path: Path, end: float) -> dict[str, Any]:
             continue
         try:
             body = ask(path, "POST", f"/handler/{handler}?{query}", end)
+            answered.append(recorder)
             if body not in bodies:
                 bodies.add(body)
-                traces.append(_trim(_decode(body)))
-            answered.append(recorder)
+                traces.append(_decode(body))
+                # a torch that ignores `backend` need not be asked for the same again
+                answered += sorted(_recorders(traces[-1]) - set(answered))
         except NoAnswer as error:  # one recorder less is still something
             failure = failure or error
     if failure is not None and not traces:
         raise failure
-    return {"answered": answered, "traces": traces}
+    return answered, traces
+
+
+def _recorders(trace: dict[str, Any]) -> set[str]:
+    """Those whose calls are in it."""
+    entries = (entry for entry in sequence(trace.get("entries")) if isinstance(entry, dict))
+    return {word(entry.get("profiling_name")).partition(":")[0] for entry in entries} & _RECORDERS
 
 
 # --- dump files
@@ -150,7 +184,7 @@ def load_file(source: Path | bytes) -> Payload:
                 data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise NoAnswer("too_large", f"more than {MAX_BYTES} bytes")
-        return {"pid": 0, "traces": [_trim(_decode(data))]}
+        return {"pid": 0, **_both([_decode(data)])}
     except OSError as error:
         return {"pid": 0, "failed": "failed", "detail": f"{source!s}: {error.strerror}"}
     except NoAnswer as failure:
@@ -246,7 +280,7 @@ def _short(ranks: Any) -> str:
 
 @guarded(SOURCE)
 def parse(record: Record) -> Iterator[Observation]:
-    """The rank's collectives. Also of traces that were not trimmed."""
+    """The rank's collectives. Also of traces that were not trimmed, and of payloads without "calls"."""
     payload = record.payload
     pid = payload["pid"]
     if type(pid) is not int:
@@ -255,8 +289,19 @@ def parse(record: Record) -> Iterator[Observation]:
         if payload["failed"] != "gone":  # other sources report its end
             yield SourceFailed(record.rank, SOURCE, *explain(payload))
         return
-    traces = [mapping(trace) for trace in payload["traces"]]
     answered = {word(item) for item in payload.get("answered", ())}
+    yield SourceWorks(record.rank, SOURCE)
+    if "calls" in payload:
+        try:
+            called = tuple(call_ring.unpack(payload["calls"]))
+        except UNFIT as error:  # the rest is as good without it
+            yield Unparsed(record.rank, SOURCE, f"calls: {error}"[:200], reprlib.repr(payload["calls"])[:200])
+        else:
+            backends = tuple(sorted({*answered, *(group.backend for group in called)}))
+            yield CallHistory(record.rank, record.read_at, pid, backends, called)
+        if "traces" not in payload:
+            return
+    traces = [mapping(trace) for trace in payload["traces"]]
     members: dict[str, tuple[int, ...]] = {}  # a gloo group's name serves NCCL too, which says who is in it
     for trace in traces:
         for config in mapping(trace.get("pg_config")).values():
@@ -266,7 +311,6 @@ def parse(record: Record) -> Iterator[Observation]:
     groups: dict[tuple[str, str], CollectiveGroup] = {}
     for trace in traces:
         _read_trace(trace, members, entries, groups)
-    yield SourceWorks(record.rank, SOURCE)
     yield FlightRecorder(
         rank=record.rank,
         emitted=record.read_at,
