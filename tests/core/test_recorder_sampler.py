@@ -109,7 +109,24 @@ def test_rank_that_is_not_suspected_is_not_asked(
     sampler.rank.closer = False
     sampler.sample()
 
-    assert server.asked == 0 and records == [] and sampler.period(0.0, 0.0) > 60.0
+    assert server.asked == 0 and records == []
+
+
+def test_rank_is_not_looked_at_while_an_answer_is_due(
+    server: Server, sampler: CollectivesSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(flight_recorder, "look", lambda *_: looks.append(1) or {"failed": "gone"})
+    monkeypatch.setattr(flight_recorder, "has_server", lambda *_: True)
+    sampler.ask(0.01, 0.01)
+    sampler.rank.closer = False
+
+    for due in (True, False):
+        sampler._look_at = 0.0
+        sampler.sample()
+        assert bool(looks) is not due
+        server.let.set()
+        wait_for(lambda: sampler._question is not None and sampler._question.done.is_set(), "the answer")
 
 
 def test_pipe_is_asked_twice_as_each_question_is_a_line_in_the_jobs_log(

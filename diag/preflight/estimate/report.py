@@ -84,13 +84,16 @@ def _answer(estimate: Estimate, colour: bool) -> list[str]:
         )
     lines = []
     for who, need, margin, verdict, have in each:
-        line = f"{who} needs {format_bytes(need)} +- {format_ratio(margin)}"
+        line = _say(f"{who} needs {format_bytes(need)} +- {format_ratio(margin)}")
         if verdict != "unknown" and have is not None:
+            line = _say(
+                f"{who} needs {format_bytes(need)} +- {format_ratio(margin)}, of {format_bytes(have)}"
+            )
             # at the longest sequences that CMD allows, where only those are too long
             over = verdict == "tight" and need > have
-            line += f", of {format_bytes(have)}" + ("" if over else f": {_shown(verdict, colour)}")
+            line += "" if over else f": {_shown(verdict, colour)}"
         if who == "one GPU" and estimate.longest_sequence:
-            line += f"; fits up to {estimate.longest_sequence:,} tokens a sequence"
+            line += _say(f"; fits up to {estimate.longest_sequence:,} tokens a sequence")
         lines.append(line)
         chosen = _cheapest(estimate, "GPU" if who == "one GPU" else "host", verdict)
         lines += _wrapped([f"first to try: {chosen[0].flags}: {_change(chosen[0])}"] if chosen else [])
