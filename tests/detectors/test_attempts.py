@@ -18,9 +18,9 @@ INIT = (
 )
 
 
-def restarted() -> Story:
+def restarted(story: Story | None = None) -> Story:
     """Rank 1 has died, and both ranks run in new processes."""
-    story = steady(world=2)
+    story = story or steady(world=2)
     story.tell(RankExited(1, pid_of(1), 1, None, "pidfd"), RankExited(0, pid_of(0), None, 15, "pidfd"))
     story.wait(4.0)
     assert "attempt" not in story.the("rank-died").summary
@@ -68,6 +68,18 @@ def test_ranks_that_were_all_started_again_and_never_meet_are_reported_after_a_m
         in held.summary
     )
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in held.advice
+
+
+def test_start_that_took_long_in_the_first_attempt_may_take_so_long_again() -> None:
+    first = Story()
+    first.still(50.0, {0: INIT, 1: INIT})
+    first.still(2.0, {0: SLEEP, 1: SLEEP})
+    story = restarted(first)
+
+    still(story, 80.0, INIT, INIT)
+    assert hangs(story) == []
+    still(story, 40.0, INIT, INIT)
+    assert hangs(story) == ["started_again_together"]
 
 
 def test_peer_of_a_restarted_job_that_has_not_come_yet_is_late() -> None:
