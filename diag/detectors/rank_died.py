@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 
+from diag.detectors.attempts import attempt_of, is_earlier
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.findings import finding, row, with_words
@@ -81,7 +82,8 @@ class RankDiedDetector(Detector):
             return
         how, cause = self._how(root)
         last = heard(root, job, alone=_alone(root, dead))
-        after = _after(root, job, now)
+        again = is_earlier((root.rank,), root.exited_at or now, job)
+        after = _after(root, job, now) + attempt_of((root.rank,), root.exited_at or now, job)
         at_exit = _crashed_at_exit(root, last.error) and _trained_to_the_end(job)
         if at_exit:
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
@@ -94,7 +96,7 @@ class RankDiedDetector(Detector):
             subject=f"rank {root.rank}",
             confidence=Confidence.MEDIUM if guessed else None,
             ranks=(root.rank,),
-            waiting_ranks=_others_involved(job, (root.rank,)),
+            waiting_ranks=() if again else _others_involved(job, (root.rank,)),
             since=root.exited_at or now,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
             advice=_advice("oom_kill" if for_memory else cause, root, explained, last, _lost_it(root, dead)),
@@ -150,6 +152,8 @@ def _after(root: RankView, job: JobView, now: float) -> str:
     if iteration is not None:
         now_words = iteration == job.iteration and job.progress.step_words()
         return f" after {now_words or f'iteration {iteration}'}"
+    if is_earlier((root.rank,), root.exited_at or now, job):
+        return ""  # the phase is that of the attempt since
     phase = job.phases.shown(root.exited_at or now)
     return "" if phase in ("ended", NOT_KNOWN) else f" in phase {phase}"
 

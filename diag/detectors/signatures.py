@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from diag.detectors.attempts import attempt_of
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
@@ -133,6 +134,7 @@ class SignatureDetector(Detector):
         who = format_ranks(reporting) if reporting else "the job"
         groups = {"who": who, **hit.groups}
         phase = format_phase(job, hit.at) if job.phases.then(hit.at) not in ("launch", "ended") else ""
+        phase += attempt_of(reporting, hit.at, job)
         kind = "output" if rule.source == "log" else "kmsg"
         evidence = [Evidence(kind, "\n".join([*_frames(hit), hit.text])[-2000:], hit.at, hit.rank)]
         evidence += [

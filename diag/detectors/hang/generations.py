@@ -1,5 +1,5 @@
 """Ranks that wait in init_process_group for each other and never meet: one was started again, its peers go on in the processes
-that they had, and each side has its own idea of where they meet next."""
+that they had, and each side has its own idea of where they meet next; or all were, and find what the attempt before left."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def with_generations(verdict: Verdict, job: JobView) -> Verdict:
     before = {one.rank for one in job.ranks.past}
     anew = [rank for rank in ranks if rank.rank in before]
     kept = [rank for rank in ranks if rank.rank not in before]
-    if not anew or not kept or not _seconds_apart(anew, kept):
+    if anew and not kept:
+        return _all_anew(verdict, anew, job)
+    if not anew or not _seconds_apart(anew, kept):
         return verdict
     culprits = tuple(rank.rank for rank in anew)
     apart = format_seconds(_seconds_apart(anew, kept))
@@ -55,6 +57,15 @@ def with_generations(verdict: Verdict, job: JobView) -> Verdict:
         chain=None,
         reason=None,
     )
+
+
+def _all_anew(verdict: Verdict, anew: list[RankView], job: JobView) -> Verdict:
+    failed = [one for one in job.ranks.past if one.failed and not one.was_ended]
+    if not failed:
+        return verdict
+    last = max(failed, key=lambda one: one.exited_at or 0.0)
+    words = f"they run in processes {_pids(anew)} started again after {format_ranks((last.rank,))} {_pids([last])} had failed"
+    return replace(verdict, cause="started_again_together", words=words, chain=None, reason=None)
 
 
 def _seconds_apart(anew: list[RankView], kept: list[RankView]) -> float:

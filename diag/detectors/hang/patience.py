@@ -32,12 +32,15 @@ _SILENCES = 2.0
 _CHILD_SECONDS = 60.0  # ours: a worker or a child of the culprit computes: what it prepares may take its time
 _SILENCES_OF_WHOLE_PHASE = 5.0
 _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
+_OF_LATER_ATTEMPTS = ("started_again_together",)  # an attempt before has been through the phase
 
 
 def patience(job: JobView, verdict: Verdict) -> float:
     """Seconds of silence before the verdict is reported. The defaults grow from what this job has shown, and
     never shrink."""
-    return max(_default(job, verdict), _learned(job), _come_through(job, verdict), patience_to_end(verdict))
+    return max(
+        _default(job, verdict), _learned(job, verdict), _come_through(job, verdict), patience_to_end(verdict)
+    )
 
 
 def learned_rhythm(job: JobView) -> float:
@@ -46,10 +49,10 @@ def learned_rhythm(job: JobView) -> float:
     return max(job.silences.longest(job.phase, job.iteration), job.progress.step_p95() or 0.0, lines)
 
 
-def _learned(job: JobView) -> float:
+def _learned(job: JobView, verdict: Verdict) -> float:
     """A job whose every tenth step is silent for a minute has shown so the first time; a save, by the one
     before."""
-    if job.phase not in _REPEATED_PHASES:
+    if job.phase not in _REPEATED_PHASES and verdict.cause not in _OF_LATER_ATTEMPTS:
         return 0.0
     silence = job.silences.longest(job.phase, job.iteration)
     whole = job.silences.longest_phase(job.phase) if job.phase in ("eval", "ckpt_save") else 0.0
