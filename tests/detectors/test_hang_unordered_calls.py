@@ -214,7 +214,7 @@ def test_task_of_a_thread_that_ended_without_its_call_is_no_order_of_groups() ->
 
     assert (hang.id, hang.cause, hang.ranks) == ("hang", "task_ended_without_call", (0,))
     assert "thread snapshot of rank 0 is done with its task, and waits for the next one" in hang.summary
-    assert "result()" in hang.advice and "order" not in hang.summary
+    assert "a Future keeps its exception" in hang.advice and "order" not in hang.summary
 
 
 def test_thread_that_still_works_is_only_held_up() -> None:

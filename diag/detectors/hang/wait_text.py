@@ -43,7 +43,10 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
 
 
 def _is_rank(step: Step, awaited: Wait) -> bool:
-    return any(other.pid == step.process.pid and other.rank is not None for other in awaited.others)
+    return any(
+        other.pid == step.process.pid and other.rank is not None and not other.below
+        for other in awaited.others
+    )
 
 
 def format_wait(step: Step) -> str:
@@ -70,7 +73,7 @@ def _named(thread: ThreadWait) -> str:
 
 def _party(other: Party, step: Step) -> str:
     if other.rank is not None:
-        return f"rank {other.rank} (pid {other.pid})"
+        return f"{'a child of ' if other.below else ''}rank {other.rank} (pid {other.pid})"
     if other.pid == step.process.pid:
         one = step.process.thread(other.tid) if other.tid else None
         if one is None:
