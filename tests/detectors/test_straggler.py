@@ -105,6 +105,26 @@ def test_twelve_samples_are_enough_when_the_others_always_wait_and_ten_are_not()
     assert the(run(slow([1], 1.0), steps=16, seed=3)).ranks == (1,)
 
 
+@pytest.mark.parametrize("every", [15, 1])
+def test_one_long_wait_between_fast_steps_is_no_share_of_each_step(every: int) -> None:
+    """Rank 0 alone evaluates for 80 s once: samples of that are not those of the steps that are reported after it."""
+    story = run(slow([], 0.9), steps=60, seconds=0.1, every=every)
+    for _ in range(40):
+        story.wait(2.0)
+        for rank in (0, 1):
+            story.tell(tree(rank, story.now), stack(rank, story.now, SLEEP if rank == 0 else ALL_REDUCE))
+    run(slow([], 0.9), steps=30, seconds=0.1, every=every, story=story)
+
+    assert story.findings() == []
+
+
+def test_rank_that_becomes_slow_while_steps_are_reported_together_is_named_still() -> None:
+    story = run(slow([], 0.9), steps=60, seconds=0.1, every=15)
+    run(slow([1], 0.95), steps=150, seconds=1.0, every=15, story=story)
+
+    assert the(story).ranks == (1,)
+
+
 def test_one_of_eight_is_named_and_two_of_eight_together() -> None:
     one, two = run(slow([5]), world=8, steps=50), run(slow([2, 5], 0.9), world=8, steps=50)
 
