@@ -15,8 +15,12 @@ _MOST_STEPS = 5  # of a chain
 _NO_OWNER = " (not known which thread holds it)"
 
 
-def format_chain(chain: Chain, name: str = "the main thread") -> str:
-    """The whole way as one sentence, without a full stop.
+# Causes whose words name the thread that holds the lock, by the program's text.
+_HOLDER_KNOWN = ("lock_taken_twice",)
+
+
+def format_chain(chain: Chain, name: str = "the main thread", cause: str = "") -> str:
+    """The whole way as one sentence, without a full stop. `cause`: of the verdict that it is part of.
 
     "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
     """
@@ -37,6 +41,8 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
         one = chain.steps[chain.at]
         whom = name if chain.at == 0 else f"pid {one.process.pid}" if one.main else _named(one.thread)
         text += f", and that one waits for {whom}: a deadlock"
+    elif chain.end == "no_owner" and cause in _HOLDER_KNOWN:
+        text = text.removesuffix(_NO_OWNER)
     elif chain.end == "store":
         text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
     return text
