@@ -343,6 +343,20 @@ def _no_workers(verdict: Verdict, job: JobView) -> str:
     return f"{flag} 0" if flag else "num_workers=0"
 
 
+def _why_it_ended(verdict: Verdict, job: JobView) -> str:
+    """Of a process that is gone: what to look at, by what is known of its end."""
+    if "SIGKILL (out of memory)" in verdict.words:
+        return "the kernel ended it for memory: run fewer of its kind at one time, or give each a smaller task"
+    if " of SIG" in verdict.words:
+        return (
+            "it crashed in native code. PYTHONFAULTHANDLER=1 prints the Python stack of that: look at that line for what is "
+            "passed to C (an offset, a length, a file that is cut off), or for a library that does not fit"
+        )
+    if "RLIMIT_CPU" in verdict.words:
+        return "the limit of CPU time shown may have ended it (`ulimit -t`)"
+    return "see why it ended by its own lines in the output, and by the kernel's log (`dmesg`) where that may be read"
+
+
 def _output(job: JobView) -> str:
     return next((one.path for one in reversed(named_paths(job.run.words)) if one.role == "save"), "")
 
@@ -386,6 +400,7 @@ FACTS: dict[str, Fact] = {
     "query": _of_reason("query", "see its plan (EXPLAIN)"),
     "apart": lambda verdict, job: f"`{verdict.apart}`" if verdict.apart else "a value",
     "no_workers": _no_workers,
+    "why_it_ended": _why_it_ended,
     "output": lambda verdict, job: f"the output directory {_output(job)}".rstrip(),
     "output_path": lambda verdict, job: f" {shlex.quote(_output(job))}" if _output(job) else "",
 }  # fmt: skip
