@@ -242,6 +242,7 @@ def test_taker_of_another_queue_has_nothing_to_do_with_the_one_that_is_joined() 
 
     assert (found.id, found.cause) == ("held-up", "nobody_takes")
     assert "no thread is left that takes from that queue" in found.summary
+    assert "before the join" in found.advice and "give the put a timeout" not in found.advice
 
 
 def test_queue_that_is_joined_while_a_thread_works_is_none_that_lacks_task_done() -> None:
@@ -256,7 +257,7 @@ def test_queue_that_is_joined_while_a_thread_works_is_none_that_lacks_task_done(
     ("lines", "cause", "said"),
     [
         (GET, "nobody_puts", "whoever does has ended"),
-        (PUT, "nobody_takes", "the one that did has ended"),
+        (PUT, "nobody_takes", "give the put a timeout"),
         (EVENT, "nobody_sets", "set this event"),
         (BARRIER, "barrier_is_short", "No other thread of the process"),
         (PROCESS_BARRIER, "process_barrier_is_short", "one of its processes has ended"),

@@ -24,6 +24,7 @@ from diag.model import numbered
 from diag.model.observations import Frame, StackSample
 from diag.model.observations.waits import Party
 from diag.state.own_code import own_line
+from diag.state.python_waits import python_wait
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
@@ -343,6 +344,16 @@ def _no_workers(verdict: Verdict, job: JobView) -> str:
     return f"{flag} 0" if flag else "num_workers=0"
 
 
+def _limit_of_queue(verdict: Verdict, job: JobView) -> str:
+    """What keeps the next one from waiting at a queue for ever: only a put has a time limit."""
+    rank = verdict.culprit(job)
+    judged = rank.judged if rank is not None else None
+    found = python_wait(judged) if judged is not None else None
+    if found is not None and found.kind == "queue_join":
+        return "call task_done in a finally block, and see before the join whether the thread that takes is alive"
+    return "give the put a timeout"
+
+
 def _why_it_ended(verdict: Verdict, job: JobView) -> str:
     """Of a process that is gone: what to look at, by what is known of its end."""
     if "SIGKILL (out of memory)" in verdict.words:
@@ -401,6 +412,7 @@ FACTS: dict[str, Fact] = {
     "apart": lambda verdict, job: f"`{verdict.apart}`" if verdict.apart else "a value",
     "no_workers": _no_workers,
     "why_it_ended": _why_it_ended,
+    "limit_of_queue": _limit_of_queue,
     "output": lambda verdict, job: f"the output directory {_output(job)}".rstrip(),
     "output_path": lambda verdict, job: f" {shlex.quote(_output(job))}" if _output(job) else "",
 }  # fmt: skip
