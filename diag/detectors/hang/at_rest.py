@@ -113,7 +113,10 @@ def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
     cause, words = "service_is_idle", verdict.words
     if (reader := _reads_from(process, first)) is not None:
         whose = f"{f'thread {reader.name} (tid {reader.tid})' if reader.tid != process.pid else 'the main thread'} of pid {process.pid}"
-        cause, words = "both_ends_receive", f"{whose} waits for data from the other end of that very connection"
+        cause, words = (
+            "both_ends_receive",
+            f"{whose} waits for data from the other end of that very connection",
+        )
         words += f", and {verdict.words}" if verdict.words else ""
     words = words or f"pid {process.pid} is itself idle: it waits for new requests, or for a lock"
     return replace(verdict, cause=cause, confidence=Confidence.MEDIUM, by_kernel=True, words=words)

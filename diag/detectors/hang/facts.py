@@ -357,7 +357,9 @@ def _limit_of_queue(verdict: Verdict, job: JobView) -> str:
 def _why_it_ended(verdict: Verdict, job: JobView) -> str:
     """Of a process that is gone: what to look at, by what is known of its end."""
     if "SIGKILL (out of memory)" in verdict.words:
-        return "the kernel ended it for memory: run fewer of its kind at one time, or give each a smaller task"
+        return (
+            "the kernel ended it for memory: run fewer of its kind at one time, or give each a smaller task"
+        )
     if " of SIG" in verdict.words:
         return (
             "it crashed in native code. PYTHONFAULTHANDLER=1 prints the Python stack of that: look at that line for what is "

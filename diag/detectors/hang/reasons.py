@@ -56,7 +56,9 @@ _OF_OBJECTS = ("polls_for_process", "polls_for_thread")
 _EXCLUSIVE = re.compile(
     r"\bO_EXCL\b|\bopen\([^()]*[\"']x[bt+]*[\"']|\.is_locked\b|\.mkdir\(|\bos\.(?:mkdir|link)\("
 )
-_COMPARES = re.compile(r"while (?P<left>[\w.]+|len\([\w.]+\)) (?P<sign>[<>]=?) (?P<right>[\w.]+|len\([\w.]+\)):")
+_COMPARES = re.compile(
+    r"while (?P<left>[\w.]+|len\([\w.]+\)) (?P<sign>[<>]=?) (?P<right>[\w.]+|len\([\w.]+\)):"
+)
 _FILE_THERE = re.compile(r"\b(?:FileExistsError|EEXIST)\b")
 
 

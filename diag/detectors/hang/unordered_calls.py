@@ -131,7 +131,9 @@ def _of_another_thread(verdict: Verdict, job: JobView) -> Verdict | None:
     inside = f" from {format_frame(begun[0], cwd)}" if begun else ""
     words = f"{format_who(peers, '[makes|make]')} it in thread {first.name}{inside}, and {_at_rest(rest[0], there, cwd)}"
     ended = all(awaits_task(one) for threads in there.values() for one in threads)
-    held = all((main := _main(rank)) is not None and _waits_locally(main) for rank in ranks if rank.rank in beside)
+    held = all(
+        (main := _main(rank)) is not None and _waits_locally(main) for rank in ranks if rank.rank in beside
+    )
     return replace(
         verdict, klass="collective_mismatch" if ended and held else "peer_not_joined",
         cause="task_ended_without_call" if ended and held else "call_of_a_thread_missing",
@@ -157,9 +159,7 @@ def _main(rank: RankView) -> ThreadStack | None:
 def _threads_called(rank: RankView, name: str) -> list[ThreadStack]:
     threads = rank.stack.threads if rank.stack is not None else ()
     return [
-        one
-        for one in threads
-        if one.thread_id != rank.placement.pid and _NUMBER.sub("", one.name) == name
+        one for one in threads if one.thread_id != rank.placement.pid and _NUMBER.sub("", one.name) == name
     ]
 
 
