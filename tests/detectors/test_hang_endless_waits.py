@@ -286,6 +286,32 @@ def test_parties_that_came_to_a_barrier_are_counted() -> None:
     assert "2 threads wait at that barrier" in found.summary
 
 
+# A log listener that logs: it has the lock of the handler, and is the one that empties its queue.
+LISTENS = (f"QueueListener._monitor {LIB}/logging/handlers.py:1579", "JsonLines.emit /app/audit.py:26", "Enqueue.enqueue /app/audit.py:13")  # fmt: skip
+ACQUIRES = (*TRAIN, "step /app/train.py:40", f"Handler.acquire {LIB}/logging/__init__.py:973")
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_thread_at_a_full_queue_that_only_itself_could_empty_is_named_beside_the_lock(number: int) -> None:
+    found = Job(ACQUIRES, threads=[Thread(ONE, "Thread-1 (_monitor)", (*LISTENS, *PUT), object=number)]).told()
+
+    assert (found.klass, found.cause) == ("lock_deadlock", "full_queue_beside_lock")
+    assert (
+        f"thread Thread-1 (_monitor) (tid {ONE}) waits in Queue.put, in Enqueue.enqueue (/app/audit.py:13): that queue is "
+        "full, and no other thread takes from it" in found.summary
+    )
+    assert "which waits on a lock" not in found.summary and "put_nowait" in found.advice
+
+
+@pytest.mark.parametrize("taker", [0, 7, 8])
+def test_thread_at_a_full_queue_that_another_may_take_from_is_not_said_to_be_left_alone(taker: int) -> None:
+    threads = [
+        Thread(ONE, "log", (*LISTENS, *PUT), object=7),
+        Thread(TWO, "drain", ("run /app/log.py:4", *GET), object=taker),
+    ]
+    assert (Job(ACQUIRES, threads=threads).told().cause == "full_queue_beside_lock") is (taker == 8)
+
+
 # -- locks of the program's own ---------------------------------------------------------------------------------
 
 TAKES = "write /app/log.py:12"
