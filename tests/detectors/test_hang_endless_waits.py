@@ -287,13 +287,19 @@ def test_parties_that_came_to_a_barrier_are_counted() -> None:
 
 
 # A log listener that logs: it has the lock of the handler, and is the one that empties its queue.
-LISTENS = (f"QueueListener._monitor {LIB}/logging/handlers.py:1579", "JsonLines.emit /app/audit.py:26", "Enqueue.enqueue /app/audit.py:13")  # fmt: skip
+LISTENS = (
+    f"QueueListener._monitor {LIB}/logging/handlers.py:1579",
+    "JsonLines.emit /app/audit.py:26",
+    "Enqueue.enqueue /app/audit.py:13",
+)
 ACQUIRES = (*TRAIN, "step /app/train.py:40", f"Handler.acquire {LIB}/logging/__init__.py:973")
 
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_thread_at_a_full_queue_that_only_itself_could_empty_is_named_beside_the_lock(number: int) -> None:
-    found = Job(ACQUIRES, threads=[Thread(ONE, "Thread-1 (_monitor)", (*LISTENS, *PUT), object=number)]).told()
+    found = Job(
+        ACQUIRES, threads=[Thread(ONE, "Thread-1 (_monitor)", (*LISTENS, *PUT), object=number)]
+    ).told()
 
     assert (found.klass, found.cause) == ("lock_deadlock", "full_queue_beside_lock")
     assert (
