@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.hang.call_words import CALL_FACTS
+from diag.detectors.hang.ended_words import ENDED_FACTS
 from diag.detectors.hang.rank_wait import (
     BUSY_CHILD,
     WAITS,
@@ -24,7 +25,6 @@ from diag.model import numbered
 from diag.model.observations import Frame, StackSample
 from diag.model.observations.waits import Party
 from diag.state.own_code import own_line
-from diag.state.python_waits import python_wait
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
@@ -344,32 +344,6 @@ def _no_workers(verdict: Verdict, job: JobView) -> str:
     return f"{flag} 0" if flag else "num_workers=0"
 
 
-def _limit_of_queue(verdict: Verdict, job: JobView) -> str:
-    """What keeps the next one from waiting at a queue for ever: only a put has a time limit."""
-    rank = verdict.culprit(job)
-    judged = rank.judged if rank is not None else None
-    found = python_wait(judged) if judged is not None else None
-    if found is not None and found.kind == "queue_join":
-        return "call task_done in a finally block, and see before the join whether the thread that takes is alive"
-    return "give the put a timeout"
-
-
-def _why_it_ended(verdict: Verdict, job: JobView) -> str:
-    """Of a process that is gone: what to look at, by what is known of its end."""
-    if "SIGKILL (out of memory)" in verdict.words:
-        return (
-            "the kernel ended it for memory: run fewer of its kind at one time, or give each a smaller task"
-        )
-    if " of SIG" in verdict.words:
-        return (
-            "it crashed in native code. PYTHONFAULTHANDLER=1 prints the Python stack of that: look at that line for what is "
-            "passed to C (an offset, a length, a file that is cut off), or for a library that does not fit"
-        )
-    if "RLIMIT_CPU" in verdict.words:
-        return "the limit of CPU time shown may have ended it (`ulimit -t`)"
-    return "see why it ended by its own lines in the output, and by the kernel's log (`dmesg`) where that may be read"
-
-
 def _output(job: JobView) -> str:
     return next((one.path for one in reversed(named_paths(job.run.words)) if one.role == "save"), "")
 
@@ -377,6 +351,7 @@ def _output(job: JobView) -> str:
 # Each place in the texts of the catalogue, such as {peer}.
 FACTS: dict[str, Fact] = {
     **CALL_FACTS,
+    **ENDED_FACTS,
     "ranks": lambda verdict, job: format_ranks(verdict.culprits),
     "first": lambda verdict, job: str(verdict.culprits[0]),
     "victims": lambda verdict, job: format_ranks(verdict.waiting),
@@ -413,8 +388,6 @@ FACTS: dict[str, Fact] = {
     "query": _of_reason("query", "see its plan (EXPLAIN)"),
     "apart": lambda verdict, job: f"`{verdict.apart}`" if verdict.apart else "a value",
     "no_workers": _no_workers,
-    "why_it_ended": _why_it_ended,
-    "limit_of_queue": _limit_of_queue,
     "output": lambda verdict, job: f"the output directory {_output(job)}".rstrip(),
     "output_path": lambda verdict, job: f" {shlex.quote(_output(job))}" if _output(job) else "",
 }  # fmt: skip
