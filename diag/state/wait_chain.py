@@ -31,14 +31,15 @@ class Step:
 class OfJob:
     """What is known of the job beside the reading of the rank that waits.
 
-    `ranks`: the other ranks by the pids of their processes, of the waiter's host. `near`, `far`: what their threads
-    wait for, on that host and on others. `store`: MASTER_ADDR and MASTER_PORT.
+    `ranks`: the other ranks by the pids of their processes, of the waiter's host, and `below` those of their children.
+    `near`, `far`: what their threads wait for, on that host and on others. `store`: MASTER_ADDR and MASTER_PORT.
     """
 
     ranks: Mapping[int, int] = field(default_factory=dict)
     near: tuple[WaitsRead, ...] = ()
     far: tuple[WaitsRead, ...] = ()
     store: tuple[str, str] = ("", "")
+    below: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,10 @@ def _named(step: Step, job: OfJob) -> Step:
     wait = step.wait
     others = wait.others or tuple(_across(wait, job.far))
     others = tuple(
-        other if other.rank is not None else replace(other, rank=job.ranks.get(other.pid)) for other in others
+        other
+        if other.rank is not None
+        else replace(other, rank=job.ranks.get(other.pid), below=other.pid in job.below)
+        for other in others
     )
     if others == wait.others:
         return step
@@ -126,7 +130,8 @@ def _across(wait: Wait, far: tuple[WaitsRead, ...]) -> Iterator[Party]:
             for thread in process.threads:
                 ends = [(one.local, one.peer) for one in (thread.wait, *thread.wait.watched)]
                 if (wait.peer, wait.local) in ends:
-                    yield Party(process.pid, thread.tid, process.command, rank=read.rank)
+                    below = process.pid != read.pid
+                    yield Party(process.pid, thread.tid, process.command, rank=read.rank, below=below)
 
 
 def _at_store(wait: Wait, store: tuple[str, str]) -> str:

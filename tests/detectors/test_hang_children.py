@@ -200,6 +200,19 @@ def test_only_thread_of_a_child_in_a_lock_is_still_one_that_was_forked() -> None
     )
 
 
+@pytest.mark.parametrize(("pid", "whose"), [(CHILD, "a child of rank 0"), (pid_of(0), "rank 0")])
+def test_child_of_another_rank_is_not_called_that_rank(pid: int, whose: str) -> None:
+    story = steady()
+    for _ in range(20):
+        child = process(CHILD, comm="python", ppid=pid_of(0))
+        story.tell(tree(0, story.now, child), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now), stack(1, story.now, (*TRAIN, "guard /app/lock.py:9")))
+        story.tell(waits(Wait("file_lock", "flock", 7, "/data/.lock", others=(Party(pid),))))
+        story.wait(2.0)
+
+    assert f"held by {whose} (pid {pid})" in story.hang().summary
+
+
 # -- pipes --------------------------------------------------------------------------------------------------------
 
 LAUNCHER = (Party(4711, 0, "python launch.py"),)

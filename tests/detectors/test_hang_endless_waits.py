@@ -242,6 +242,7 @@ def test_taker_of_another_queue_has_nothing_to_do_with_the_one_that_is_joined() 
 
     assert (found.id, found.cause) == ("held-up", "nobody_takes")
     assert "no thread is left that takes from that queue" in found.summary
+    assert "before the join" in found.advice and "give the put a timeout" not in found.advice
 
 
 def test_queue_that_is_joined_while_a_thread_works_is_none_that_lacks_task_done() -> None:
@@ -256,7 +257,7 @@ def test_queue_that_is_joined_while_a_thread_works_is_none_that_lacks_task_done(
     ("lines", "cause", "said"),
     [
         (GET, "nobody_puts", "whoever does has ended"),
-        (PUT, "nobody_takes", "the one that did has ended"),
+        (PUT, "nobody_takes", "give the put a timeout"),
         (EVENT, "nobody_sets", "set this event"),
         (BARRIER, "barrier_is_short", "No other thread of the process"),
         (PROCESS_BARRIER, "process_barrier_is_short", "one of its processes has ended"),
@@ -283,6 +284,38 @@ def test_parties_that_came_to_a_barrier_are_counted() -> None:
     found = Job(waits, threads=[Thread(ONE, "b", ("run /app/feed.py:4", *BARRIER))]).told()
 
     assert "2 threads wait at that barrier" in found.summary
+
+
+# A log listener that logs: it has the lock of the handler, and is the one that empties its queue.
+LISTENS = (
+    f"QueueListener._monitor {LIB}/logging/handlers.py:1579",
+    "JsonLines.emit /app/audit.py:26",
+    "Enqueue.enqueue /app/audit.py:13",
+)
+ACQUIRES = (*TRAIN, "step /app/train.py:40", f"Handler.acquire {LIB}/logging/__init__.py:973")
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_thread_at_a_full_queue_that_only_itself_could_empty_is_named_beside_the_lock(number: int) -> None:
+    found = Job(
+        ACQUIRES, threads=[Thread(ONE, "Thread-1 (_monitor)", (*LISTENS, *PUT), object=number)]
+    ).told()
+
+    assert (found.klass, found.cause) == ("lock_deadlock", "full_queue_beside_lock")
+    assert (
+        f"thread Thread-1 (_monitor) (tid {ONE}) waits in Queue.put, in Enqueue.enqueue (/app/audit.py:13): that queue is "
+        "full, and no other thread takes from it" in found.summary
+    )
+    assert "which waits on a lock" not in found.summary and "put_nowait" in found.advice
+
+
+@pytest.mark.parametrize("taker", [0, 7, 8])
+def test_thread_at_a_full_queue_that_another_may_take_from_is_not_said_to_be_left_alone(taker: int) -> None:
+    threads = [
+        Thread(ONE, "log", (*LISTENS, *PUT), object=7),
+        Thread(TWO, "drain", ("run /app/log.py:4", *GET), object=taker),
+    ]
+    assert (Job(ACQUIRES, threads=threads).told().cause == "full_queue_beside_lock") is (taker == 8)
 
 
 # -- locks of the program's own ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from diag.model.observations import Iteration, LogLine, ThreadStack
+from diag.model.observations import Iteration, KernelLine, LogLine, ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.logs.output import read_text
 from tests.detectors.test_hang import steady
@@ -108,6 +108,30 @@ def test_worker_that_is_gone_while_the_rank_waits_for_its_result_is_named() -> N
     hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("peer_not_joined", "worker_ended", (1,))
     assert "its child process pid 5002 ended 40 s ago" in hang.summary
+
+
+@pytest.mark.parametrize(
+    ("line", "host_pids", "said", "advice"),
+    [
+        ("traps: python[5002] general protection fault ip:7f sp:7f error:0 in libc.so.6[1a,7f+189]", True,
+         " of SIGSEGV (general protection fault in libc.so.6), by the kernel's log", "PYTHONFAULTHANDLER=1"),
+        ("Out of memory: Killed process 5002 (python) total-vm:9kB", True, " of SIGKILL (out of memory)", "for memory"),
+        ("python[5009]: segfault at 0 ip 00 sp 00 error 4 in libc.so.6[7f+8e]", True, "", "its own lines"),
+        ("python[5002]: segfault at 0 ip 00 sp 00 error 4 in libc.so.6[7f+8e]", False, "", "its own lines"),
+    ],
+)  # fmt: skip
+def test_signal_that_ended_a_worker_is_told_by_the_log_of_the_kernel(
+    line: str, host_pids: bool, said: str, advice: str
+) -> None:
+    story = steady()
+    go_on(story, 6.0, QUEUE, children=(5001, 5002, 5003))
+    story.tell(KernelLine(None, f"[ 71.457599] {line}", host_pids=host_pids))
+    go_on(story, 40.0, QUEUE, children=(5001, 5003, 5004))
+
+    hang = story.hang()
+    assert f"its child process pid 5002 ended 40 s ago{said}" in hang.summary
+    assert ("SIG" in hang.summary) is bool(said)
+    assert advice in hang.advice and "a limit of CPU" not in hang.advice and "OOM" not in hang.advice
 
 
 @pytest.mark.parametrize(("limits", "said"), [((6, 6), True), ((6, None), False), ((None, None), False)])

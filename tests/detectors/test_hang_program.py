@@ -279,6 +279,28 @@ def test_zombie_of_a_rank_that_polls_is_named(path: Path) -> None:
     )
 
 
+def test_holder_of_a_lock_that_is_taken_twice_is_not_said_to_be_unknown(path: Path) -> None:
+    stacks = {
+        0: lines(path, "barrier", then=REDUCE),
+        1: lines(path, "updates", "Keeper.update", "Keeper.save"),
+    }
+    story = steady()
+    story.still(30.0, stacks)
+    read(story, path, 1, stacks[1])
+    lock = ThreadWait(pid_of(1), "MainThread", "S", "futex_do_wait", Wait("condition", "futex"), same=True)
+    for _ in range(30):
+        story.tell(*(stack(rank, story.now, stacked) for rank, stacked in stacks.items()))
+        story.tell(tree(0, story.now), tree(1, story.now, wchan="futex_do_wait"))
+        story.tell(WaitsRead(1, pid_of(1), story.now, (ProcessWaits(pid_of(1), 1, "python", (lock,)),)))
+        story.wait(1.0)
+
+    found = story.hang()
+    assert found.cause == "lock_taken_twice" and "not known which" not in found.summary
+    assert [one.excerpt for one in found.evidence if one.kind == "waits"] == [
+        f"pid {pid_of(1)}: the main thread waits on a lock or condition"
+    ]
+
+
 @pytest.mark.parametrize("wchan", ["futex_do_wait", "pipe_read"])
 def test_lock_that_the_thread_holds_further_out_was_taken_twice(path: Path, wchan: str) -> None:
     stacks = {

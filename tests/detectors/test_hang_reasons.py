@@ -141,6 +141,16 @@ def wait(cfg, step, child, event, lock):
         time.sleep(1)  # returned
     while count < 5:
         time.sleep(1)  # number
+    while at < len(view):
+        at += block
+        time.sleep(1)  # counts
+    while tries < 5:
+        if ready:
+            tries += 1
+        time.sleep(1)  # counts-some
+    while tries > 5:
+        tries += 1
+        time.sleep(1)  # counts-away
     for _ in range(9):
         try:
             put(marker)
@@ -500,6 +510,9 @@ def test_worker_that_goes_round_keeps_its_cause_and_gets_advice_on_the_loop(path
         ("service", "polls_for_service", "what it answers"),
         ("returned", "polls_for_file", "both mean the same path"),
         ("number", "polls", "who should change it"),
+        ("counts", "gets_on_slowly", "limit of bandwidth"),
+        ("counts-some", "polls", "who should change it"),
+        ("counts-away", "polls", "who should change it"),
         ("again", "retries", "print the exception"),
     ],
 )

@@ -200,3 +200,31 @@ def test_destructor_that_made_a_call_is_told_by_the_text_when_ranks_have_gone_on
     assert (
         "`dist.barrier()` (/app/windows.py:30), which `__del__` calls (/app/windows.py:36)" in hang.summary
     ) == (cause == "call_in_destructor")
+
+
+IN_TURN = {0: (("all_reduce", 168, "0"),), 1: (("barrier", 3, "1"),), 2: (("barrier", 3, "1"),)}
+POOL = "_worker /usr/lib/python3.11/concurrent/futures/thread.py:81"
+AWAITS = (*TRAIN, "Snapshots.save /app/snapshot.py:22", "wait /usr/lib/python3.11/concurrent/futures/_base.py:305",
+          "Condition.wait /usr/lib/python3.11/threading.py:327")  # fmt: skip
+
+
+def test_task_of_a_thread_that_ended_without_its_call_is_no_order_of_groups() -> None:
+    threads = {0: (*SAVES[:1], POOL), 1: SAVES, 2: SAVES}
+    hang = hang_of({0: ALL_REDUCE, 1: AWAITS, 2: AWAITS}, IN_TURN, threads)
+
+    assert (hang.id, hang.cause, hang.ranks) == ("hang", "task_ended_without_call", (0,))
+    assert "thread snapshot of rank 0 is done with its task, and waits for the next one" in hang.summary
+    assert "a Future keeps its exception" in hang.advice and "order" not in hang.summary
+
+
+def test_thread_that_still_works_is_only_held_up() -> None:
+    hang = hang_of({0: ALL_REDUCE, 1: AWAITS, 2: AWAITS}, IN_TURN, {0: WRITES, 1: SAVES, 2: SAVES})
+
+    assert (hang.id, hang.cause, hang.ranks) == ("held-up", "call_of_a_thread_missing", (0,))
+    assert "thread snapshot of rank 0 is in Snapshots._write (/app/snapshot.py:31)" in hang.summary
+
+
+def test_main_threads_that_make_both_calls_still_use_groups_in_opposite_order() -> None:
+    hang = hang_of({0: ALL_REDUCE, 1: CLOSES, 2: CLOSES}, IN_TURN, {0: (*SAVES[:1], POOL)})
+
+    assert hang.cause == "groups_in_opposite_order"

@@ -126,7 +126,7 @@ ASKS = (*TRAIN, "reward /app/grpo.py:35", "urlopen urllib3/connectionpool.py:793
 POLLS = Wait("poll", "epoll_wait", 3, watched=(LISTENS, FROM_RANK))
 
 
-def asks(*threads: Wait, started_one: bool = False, seconds: int = 60) -> Story:
+def asks(*threads: Wait, started_one: bool = False, seconds: int = 60, local: str = "") -> Story:
     """Both ranks wait for an answer of a process on their machine."""
     story = steady()
     request = Wait(
@@ -134,6 +134,7 @@ def asks(*threads: Wait, started_one: bool = False, seconds: int = 60) -> Story:
         "recvfrom",
         9,
         peer="127.0.0.1:8000",
+        local=local,
         silent_seconds=20.0,
         others=(Party(ASKED, 0, "python reward_service.py"),),
     )
@@ -164,6 +165,18 @@ def test_service_that_waits_for_requests_alone_has_put_this_one_aside(threads: t
 
     assert (hang.id, hang.cause, hang.severity.value) == ("held-up", "service_is_idle", "warning")
     assert "pid 640 is itself idle" in hang.summary and "reward_service.py" in hang.advice
+
+
+@pytest.mark.parametrize(("port", "cause"), [(4000, "both_ends_receive"), (4001, "service_is_idle")])
+def test_server_that_reads_from_the_connection_of_its_asker_may_wait_for_what_that_should_send(
+    port: int, cause: str
+) -> None:
+    reader = replace(FROM_RANK, local="127.0.0.1:8000", peer=f"127.0.0.1:{port}")
+    hang = asks(Wait("condition", "futex"), reader, LISTENS, local="127.0.0.1:4000").hang()
+
+    assert (hang.id, hang.cause) == ("held-up", cause)
+    assert ("from the other end of that very connection" in hang.summary) is (cause == "both_ends_receive")
+    assert ("an acknowledgement, a credit" in hang.advice) is (cause == "both_ends_receive")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,30 @@ def test_twelve_samples_are_enough_when_the_others_always_wait_and_ten_are_not()
     assert the(run(slow([1], 1.0), steps=16, seed=3)).ranks == (1,)
 
 
+def test_one_long_wait_between_fast_steps_is_no_share_of_each_step() -> None:
+    """Rank 0 alone evaluates for 80 s once: samples of that are not those of the steps that are reported after it."""
+    story = run(slow([], 1.0), steps=0)
+    said = []
+    for report in range(1, 8):
+        for _ in range(40 if report == 4 else 1):
+            story.wait(2.0 if report == 4 else 1.0)
+            for rank in (0, 1):
+                where = SLEEP if rank == 0 and report == 4 else ALL_REDUCE
+                story.tell(tree(rank, story.now), stack(rank, story.now, where))
+        step = 20 * report
+        story.tell(Iteration(1, step, 10_000, f"iteration {step}", (("loss", 0.5),)))
+        said += story.findings()
+
+    assert said == []
+
+
+def test_rank_that_becomes_slow_while_steps_are_reported_together_is_named_still() -> None:
+    story = run(slow([], 0.9), steps=60, seconds=0.1, every=15)
+    run(slow([1], 0.95), steps=150, seconds=1.0, every=15, story=story)
+
+    assert the(story).ranks == (1,)
+
+
 def test_one_of_eight_is_named_and_two_of_eight_together() -> None:
     one, two = run(slow([5]), world=8, steps=50), run(slow([2, 5], 0.9), world=8, steps=50)
 

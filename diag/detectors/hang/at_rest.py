@@ -9,7 +9,7 @@ from diag.detectors.hang.pipeline import awaited_message
 from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Confidence
-from diag.model.observations.waits import ProcessWaits, Wait
+from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, read_stack
 from diag.state.view import JobView
@@ -110,13 +110,28 @@ def with_service_at_rest(verdict: Verdict, job: JobView) -> Verdict:
     process = rank.process_waits(*first.pids)
     if process is None or not _rests(process, rank, job):
         return verdict
-    words = f"pid {process.pid} is itself idle: it waits for new requests, or for a lock"
-    return replace(
-        verdict,
-        cause="service_is_idle",
-        confidence=Confidence.MEDIUM,
-        by_kernel=True,
-        words=verdict.words or words,
+    cause, words = "service_is_idle", verdict.words
+    if (reader := _reads_from(process, first)) is not None:
+        whose = f"{f'thread {reader.name} (tid {reader.tid})' if reader.tid != process.pid else 'the main thread'} of pid {process.pid}"
+        cause, words = (
+            "both_ends_receive",
+            f"{whose} waits for data from the other end of that very connection",
+        )
+        words += f", and {verdict.words}" if verdict.words else ""
+    words = words or f"pid {process.pid} is itself idle: it waits for new requests, or for a lock"
+    return replace(verdict, cause=cause, confidence=Confidence.MEDIUM, by_kernel=True, words=words)
+
+
+def _reads_from(process: ProcessWaits, asked: Wait) -> ThreadWait | None:
+    """The thread that does nothing but wait for what this asker sends next, on the connection on which that waits."""
+    ends = (asked.peer, asked.local)
+    return next(
+        (
+            one
+            for one in process.threads
+            if all(ends) and one.wait.kind in _RECEIVES and (one.wait.local, one.wait.peer) == ends
+        ),
+        None,
     )
 
 

@@ -67,7 +67,7 @@ _ALIKE = (
     "unknown", "data_loading", "preprocess_wait", "compile_wait", "checkpoint_io", "lock_deadlock", "gil_deadlock", "teardown",
     "collective_order_deadlock",
 )  # fmt: skip
-_ASKED_ALIKE = ("external_service", "service_is_idle", "connection_not_accepted")
+_ASKED_ALIKE = ("external_service", "service_is_idle", "both_ends_receive", "connection_not_accepted")
 
 
 class HangDetector:

@@ -239,6 +239,20 @@ def _thread_at_the_end(scene: Scene) -> Endless | None:
     return Endless("thread_not_ended", f"{scene.name(tid)} waits in {scene.at(tid)}", True, tids=(tid,))
 
 
+def _full_queue_beside(scene: Scene) -> Endless | None:
+    """It waits for a lock, and of the threads that are left one waits to put into a queue that no other takes from."""
+    if scene.wait is not None or scene.last.wait.kind != "condition" or not scene.nobody:
+        return None
+    puts, takes = scene.others_in("queue_put"), scene.others_in("queue_get")
+    if len(puts) != 1:
+        return None
+    queue = scene.waits[puts[0]].object
+    if any(not queue or scene.waits[tid].object in (0, queue) for tid in takes):
+        return None
+    words = f"{scene.name(puts[0])} waits in {scene.at(puts[0])}: that queue is full, and no other thread takes from it"
+    return Endless("full_queue_beside_lock", words, chain=scene.leads_on, tids=(puts[0],))
+
+
 def _nobody_is_left(scene: Scene) -> Endless | None:
     wait = scene.wait
     cause = NOBODY.get(wait.kind, "") if wait is not None else ""
@@ -266,6 +280,7 @@ def _some(scene: Scene, tids: list[int]) -> str:
 _RULES = (
     _rpc_threads_are_taken, _pool_waits_for_itself, _event_loop_is_blocked, _lock_of_the_program, _queue_is_joined,
     _inherited, _thread_at_the_end, joined_before_drained, queue_without_reader, lock_of_a_dead_process, full_channel,
-    circle_of_pipes, lock_left_to_a_fork, pipe_kept_open, in_a_peer, _nobody_is_left,
+    circle_of_pipes, lock_left_to_a_fork, pipe_kept_open, in_a_peer,
+    _full_queue_beside, _nobody_is_left,
 )  # fmt: skip
 _OF_THE_ENDED = (lock_of_a_dead_process, full_channel)  # say more than that a child has ended

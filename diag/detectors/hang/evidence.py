@@ -79,7 +79,9 @@ def _of_culprit(rank: RankView, verdict: Verdict, job: JobView) -> Iterator[Evid
         yield Evidence(child[1].how, text, child[0], rank.rank)
     if (chain := wait_of(rank, verdict, job)) is not None:
         yield from _stacks_along(rank, chain, cwd)
-        text = f"pid {(chain.behind or chain).steps[0].process.pid}: {format_chain(chain)}"
+        text = (
+            f"pid {(chain.behind or chain).steps[0].process.pid}: {format_chain(chain, cause=verdict.cause)}"
+        )
         yield Evidence("waits", text, rank.waits_at, rank.rank)
     if rank.tree is not None:
         yield Evidence("proc", _format_process(rank), rank.tree_at, rank.rank)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.hang.call_words import CALL_FACTS
+from diag.detectors.hang.ended_words import ENDED_FACTS
 from diag.detectors.hang.rank_wait import (
     BUSY_CHILD,
     WAITS,
@@ -350,6 +351,7 @@ def _output(job: JobView) -> str:
 # Each place in the texts of the catalogue, such as {peer}.
 FACTS: dict[str, Fact] = {
     **CALL_FACTS,
+    **ENDED_FACTS,
     "ranks": lambda verdict, job: format_ranks(verdict.culprits),
     "first": lambda verdict, job: str(verdict.culprits[0]),
     "victims": lambda verdict, job: format_ranks(verdict.waiting),

@@ -76,6 +76,7 @@ def _enders(rank: RankView, chain: Chain, verdict: Verdict, job: JobView) -> End
 
 def job_around(rank: RankView, since: float, job: JobView) -> OfJob:
     ranks: dict[int, int] = {}
+    children: set[int] = set()
     near: list[WaitsRead] = []
     far: list[WaitsRead] = []
     for other in job.alive_ranks():
@@ -84,11 +85,12 @@ def job_around(rank: RankView, since: float, job: JobView) -> OfJob:
         here = other.placement.host == rank.placement.host
         if here:
             below = other.tree.children if other.tree is not None else ()
+            children.update(child.pid for child in below)
             ranks |= dict.fromkeys((other.placement.pid, *(child.pid for child in below)), other.rank)
         if other.waits is not None and other.waits_at >= since:
             (near if here else far).append(other.waits)
     store = (rank.variables.get("MASTER_ADDR", ""), rank.variables.get("MASTER_PORT", ""))
-    return OfJob(ranks, tuple(near), tuple(far), store)
+    return OfJob(ranks, tuple(near), tuple(far), store, frozenset(children))
 
 
 def last_fed(verdict: Verdict, job: JobView) -> float:

@@ -36,6 +36,7 @@ _LOST_SECONDS = 60.0  # between two stacks of a rank that is calm
 # A stack is read every few seconds: what moved so soon after the words moved before them.
 _MOVED_SECONDS = 15.0
 _TOGETHER_SECONDS = 5.0
+_SEEN_SECONDS = 15.0  # between the end of a process, and that it is missed
 _NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
 
 
@@ -49,7 +50,7 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
     if rank is None:
         return verdict
     ended = _ended_thread(rank, heard, verdict.since, now, job)
-    gone = _ended_worker(rank, verdict.since, now) if not ended else ""
+    gone = _ended_worker(rank, heard, verdict.since, now) if not ended else ""
     last = _last_of(rank, heard, verdict.since, job)[-1:]
     quoted = [_quote(one, now) for one in last]
     shown = [text for text in (ended, gone) if text]
@@ -135,7 +136,7 @@ def _lost_thread(rank: RankView, one: Outcry) -> bool:
     )
 
 
-def _ended_worker(rank: RankView, since: float, now: float) -> str:
+def _ended_worker(rank: RankView, heard: list[Outcry], since: float, now: float) -> str:
     """A child that ended alone while others of its kind live, or just now where it was the only one. A pool that was
     shut down ends all of them together; a program that was run, and ended, is no worker; of its DataLoader's
     workers torch itself reports the death."""
@@ -152,7 +153,16 @@ def _ended_worker(rank: RankView, since: float, now: float) -> str:
     oldest = since - (_THREAD_SECONDS if left else _LONE_SECONDS)
     if at < oldest or together > max(1, left) or len(alike) > 3 * together:
         return ""  # long ago; a shutdown; workers that come and go
-    return f"its {role} pid {pid} ended {format_seconds(max(0.0, now - at))} ago{_limited(rank)}"
+    of = next(
+        (
+            f" of {one.error}, by the kernel's log"
+            for one in reversed(heard)
+            if (one.kind, one.name) == ("kernel", str(pid)) and abs(one.at - at) < _SEEN_SECONDS
+        ),
+        "",
+    )
+    when = f"{format_seconds(max(0.0, now - at))} ago"
+    return f"its {role} pid {pid} ended {when}{of or _limited(rank)}"
 
 
 def _limited(rank: RankView) -> str:

@@ -44,7 +44,7 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
     if verdict.chain is not None and (first := verdict.culprit(job)) is not None:
         whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
         who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {first.thread_name}"
-        parts.append(f": {format_chain(verdict.chain, who)}")
+        parts.append(f": {format_chain(verdict.chain, who, verdict.cause)}")
     if verdict.words:
         parts.append(f"{', and' if verdict.chain is not None else ':'} {verdict.words}")
     if waiting := _waiting(verdict, job):

@@ -4,13 +4,14 @@ code. What they mean for a hang is decided in `last_words`."""
 from __future__ import annotations
 
 import re
+import signal
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from diag.detectors.last_words import native
 from diag.knowledge.tracebacks import FRAME, OF_LAUNCHER, PREFIX
-from diag.model.observations import LogLine, ProcessTree
+from diag.model.observations import KernelLine, LogLine, ProcessTree
 
 # CPython 3.8-3.14, threading.excepthook and multiprocessing.Process._bootstrap, each above its traceback:
 #   Exception in thread Thread-3 (upload):
@@ -24,6 +25,14 @@ _NATIVE = ("terminate called ", "Fatal Python error: ")
 _IGNORED = "Exception ignored"
 _CHAINED = ("During handling of the above", "The above exception was the direct")
 _BEGINS = ("Process ", *_CHAINED)
+# Linux 5.4-6.18: arch/x86/mm/fault.c and kernel/traps.c, kernel/signal.c (print-fatal-signals), mm/oom_kill.c. What of it is
+# which signal.
+_ENDED = re.compile(
+    r"(?P<pid>\d+)\]: (?P<fault>segfault) at \S+ ip |traps: \S{1,40}\[(?P<trapped>\d+)\] (?:trap )?(?P<trap>[a-z][a-z ]{1,40}?) ip:"
+    r"|/(?P<fatal>\d+): potentially unexpected fatal signal (?P<number>\d+)|(?P<oom>Killed) process (?P<killed>\d+) \("
+)
+_IN = re.compile(r" in (?P<library>[\w.+-]{1,80})\[")
+_TRAPS = {"invalid opcode": "SIGILL", "divide error": "SIGFPE", "int3": "SIGTRAP", "stack segment": "SIGBUS"}
 
 _KEPT = 64
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
@@ -35,8 +44,9 @@ _LATE_SECONDS = 1.0  # a line is read a moment after it was written
 
 @dataclass(slots=True)
 class Outcry:
-    """`kind`: thread (it ended of this), process (a child did), traceback, native, nccl. `rank` is None in output
-    that ranks share: `may` are then those that wrote enough at that time, once they were read."""
+    """`kind`: thread (it ended of this), process (a child did), traceback, native, nccl, kernel (by its log, process `name`
+    ended of this; `rank` -1). `rank` is None in output that ranks share: `may` are then those that wrote enough at that
+    time, once they were read."""
 
     at: float
     rank: int | None
@@ -70,7 +80,7 @@ class _Block:
 class Outcries:
     """Reads each line of output once: a line of no traceback costs a few searches of a word."""
 
-    listens = (LogLine, ProcessTree)
+    listens = (LogLine, ProcessTree, KernelLine)
 
     def __init__(self) -> None:
         self._seen: deque[Outcry] = deque(maxlen=_KEPT)
@@ -81,9 +91,12 @@ class Outcries:
     def __iter__(self) -> Iterator[Outcry]:
         return iter(self._seen)
 
-    def observe(self, at: float, fact: LogLine | ProcessTree) -> None:
+    def observe(self, at: float, fact: LogLine | ProcessTree | KernelLine) -> None:
         if isinstance(fact, ProcessTree):
             self._read(at, fact)
+        elif isinstance(fact, KernelLine):
+            if fact.host_pids and (died := _death(fact.text)) is not None:
+                self._seen.append(Outcry(at, -1, "kernel", str(died[0]), died[1], 0))
         elif not fact.bar and (self._blocks or _may_begin(fact.text)):
             self._line(at, (fact.rank, fact.stream), PREFIX.sub("", fact.text[:_READ]))
 
@@ -148,6 +161,32 @@ class Outcries:
             if not before or fact.main.write_chars - before[-1] >= outcry.size:
                 outcry.may.add(fact.rank)
         kept.append((at, fact.main.write_chars))
+
+
+def _death(line: str) -> tuple[int, str] | None:
+    """The process that a line of the kernel's log says to have ended, and of what.
+
+    >>> _death("[ 71.4] traps: python[9430] general protection fault ip:7f sp:7f error:0 in libc.so.6[1a164d,7ff+189000]")
+    (9430, 'SIGSEGV (general protection fault in libc.so.6)')
+    >>> _death("[700.0] python3[20342]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2[7f3c+8e]")
+    (20342, 'SIGSEGV (segfault in libnccl.so.2)')
+    >>> _death("[9.1] Memory cgroup out of memory: Killed process 77 (python) total-vm:1kB")
+    (77, 'SIGKILL (out of memory)')
+    >>> _death("[9.1] eth0: link up")
+    """
+    found = _ENDED.search(line[:_READ])
+    if found is None:
+        return None
+    if found["oom"]:
+        return int(found["killed"]), "SIGKILL (out of memory)"
+    if found["number"]:
+        try:
+            return int(found["fatal"]), signal.Signals(int(found["number"])).name
+        except ValueError:
+            return None
+    library = _IN.search(line[:_READ])
+    what = (found["trap"] or found["fault"]) + (f" in {library['library']}" if library is not None else "")
+    return int(found["trapped"] or found["pid"]), f"{_TRAPS.get(found['trap'] or '', 'SIGSEGV')} ({what})"
 
 
 def _may_begin(text: str) -> bool:

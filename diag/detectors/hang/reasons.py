@@ -23,7 +23,7 @@ except ImportError:  # Python 3.10
     import sre_parse
 
 POLLS = (
-    "polls", "retries", "polls_for_file", "polls_for_lock_file", "polls_for_process", "polls_for_thread",
+    "polls", "gets_on_slowly", "retries", "polls_for_file", "polls_for_lock_file", "polls_for_process", "polls_for_thread",
     "polls_for_service",
 )  # fmt: skip
 REASONS = frozenset(
@@ -55,6 +55,9 @@ _LOOKED_AT = {
 _OF_OBJECTS = ("polls_for_process", "polls_for_thread")
 _EXCLUSIVE = re.compile(
     r"\bO_EXCL\b|\bopen\([^()]*[\"']x[bt+]*[\"']|\.is_locked\b|\.mkdir\(|\bos\.(?:mkdir|link)\("
+)
+_COMPARES = re.compile(
+    r"while (?P<left>[\w.]+|len\([\w.]+\)) (?P<sign>[<>]=?) (?P<right>[\w.]+|len\([\w.]+\)):"
 )
 _FILE_THERE = re.compile(r"\b(?:FileExistsError|EEXIST)\b")
 
@@ -274,7 +277,20 @@ def polls(place: ProgramPlace, loop: Block, cwd: str) -> Reason:
     kinds = _looks_at(_with_values(place, looked)) or _looks_at(tried)
     if kinds == {"polls_for_file"} and _until_gone(place, loop):
         return Reason("polls_for_lock_file", words)
+    if not kinds and _gets_on(loop):
+        return Reason("gets_on_slowly", words)
     return Reason(kinds.pop() if len(kinds) == 1 else "polls", words)
+
+
+def _gets_on(loop: Block) -> bool:
+    """It compares two numbers, and in every round counts one of them towards the other."""
+    compared = _COMPARES.fullmatch(loop.text)
+    if compared is None or not loop.deciding or loop.met or loop.unmet:
+        return False
+    low, high = compared["left"], compared["right"]
+    if compared["sign"].startswith(">"):
+        low, high = high, low
+    return all(one.startswith((f"{low} += ", f"{high} -= ")) for one in loop.deciding)
 
 
 def _looks_at(texts: Sequence[str]) -> set[str]:

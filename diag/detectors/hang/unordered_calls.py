@@ -1,9 +1,10 @@
-"""Calls of process groups whose order no line of the program decides: of two threads of a rank in one group, and of what the
-interpreter runs when it frees an object."""
+"""Calls of process groups whose order no line of the program decides: of two threads of a rank, in one group or in two, and of
+what the interpreter runs when it frees an object."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from diag.detectors.hang.messages import call_of
@@ -11,8 +12,9 @@ from diag.detectors.hang.verdict import Note, Verdict, format_who, others
 from diag.model.observations import Frame, ThreadStack
 from diag.state.collective_fronts import Front
 from diag.state.own_code import own_frames
+from diag.state.python_waits import awaits_task
 from diag.state.rank_view import RankView
-from diag.state.stack_activity import Activity, format_frame, read_stack
+from diag.state.stack_activity import Activity, format_frame, is_in_lock, read_stack
 from diag.state.view import JobView
 from diag.text.units import format_path, format_ranks
 
@@ -24,6 +26,7 @@ _MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object
 _DESTRUCTOR = "__del__"
 _FINALIZER = ("finalize.__call__", "finalize._exitfunc")  # of weakref.py, CPython 3.8-3.13
 _SHOWN = 2
+_NUMBER = re.compile(r"\d+")  # of a thread, or of a pool
 
 
 def with_unordered_calls(verdict: Verdict, job: JobView) -> Verdict:
@@ -31,7 +34,7 @@ def with_unordered_calls(verdict: Verdict, job: JobView) -> Verdict:
     proven = found is not None and found.kind in _CANNOT_MATCH and verdict.cause in _DIFFER
     if not proven and verdict.cause not in _ELSEWHERE:
         return verdict
-    if proven and (shared := _of_two_threads(verdict, job)) is not None:
+    if proven and (shared := _of_two_threads(verdict, job) or _of_another_thread(verdict, job)) is not None:
         return shared
     return _in_destructor(verdict, job, proven=proven)
 
@@ -99,6 +102,82 @@ def _name(rank: RankView, thread: ThreadStack) -> str:
 
 def _path(frames: Sequence[Frame], cwd: str) -> str:
     return " < ".join(format_frame(one, cwd) for one in reversed(own_frames(frames)[-3:]))
+
+
+# --- two groups, each in a thread of its own
+
+
+def _of_another_thread(verdict: Verdict, job: JobView) -> Verdict | None:
+    """Some ranks wait in a call that a thread beside the main one makes, while the main threads of the others are in a call
+    of another group: that thread is elsewhere there, and so no order of the main thread's calls keeps it from its own."""
+    if verdict.cause != "groups_in_opposite_order":
+        return None
+    ranks = job.ranks.known(sorted(verdict.everyone))
+    beside = {rank.rank: one for rank in ranks if (one := _thread_beside(rank)) is not None}
+    rest = tuple(rank for rank in ranks if rank.rank not in beside)
+    names = {_NUMBER.sub("", one.name) for one in beside.values()}
+    if len(ranks) < len(verdict.everyone) or not rest or len(names) != 1 or not all(names):
+        return None
+    if any((main := _main(rank)) is None or not read_stack(main).activity.waits_for_peers for rank in rest):
+        return None
+    name = names.pop()
+    there = {rank.rank: _threads_called(rank, name) for rank in rest}
+    if any(_is_in_call(one) for threads in there.values() for one in threads):
+        return None
+    first = next(iter(beside.values()))
+    peers, culprits = tuple(beside), tuple(rank.rank for rank in rest)
+    cwd = job.run.cwd
+    begun = own_frames(first.frames)[:1]
+    inside = f" from {format_frame(begun[0], cwd)}" if begun else ""
+    words = f"{format_who(peers, '[makes|make]')} it in thread {first.name}{inside}, and {_at_rest(rest[0], there, cwd)}"
+    ended = all(awaits_task(one) for threads in there.values() for one in threads)
+    held = all(
+        (main := _main(rank)) is not None and _waits_locally(main) for rank in ranks if rank.rank in beside
+    )
+    return replace(
+        verdict, klass="collective_mismatch" if ended and held else "peer_not_joined",
+        cause="task_ended_without_call" if ended and held else "call_of_a_thread_missing",
+        culprits=culprits, waiting=peers, words=words,
+    )  # fmt: skip
+
+
+def _thread_beside(rank: RankView) -> ThreadStack | None:
+    """The only thread of it that is in a call, where that is not the main one."""
+    threads = rank.stack.threads if rank.stack is not None else ()
+    inside = [one for one in threads if _is_in_call(one)]
+    main = _main(rank)
+    if len(inside) != 1 or main is None or read_stack(main).activity.waits_for_peers:
+        return None
+    return inside[0]
+
+
+def _main(rank: RankView) -> ThreadStack | None:
+    threads = rank.stack.threads if rank.stack is not None else ()
+    return next((one for one in threads if one.thread_id == rank.placement.pid), None)
+
+
+def _threads_called(rank: RankView, name: str) -> list[ThreadStack]:
+    threads = rank.stack.threads if rank.stack is not None else ()
+    return [
+        one for one in threads if one.thread_id != rank.placement.pid and _NUMBER.sub("", one.name) == name
+    ]
+
+
+def _at_rest(rank: RankView, there: Mapping[int, Sequence[ThreadStack]], cwd: str) -> str:
+    """Where the thread of that name is on the first of the ranks that have not made the call."""
+    threads = there[rank.rank]
+    if not threads:
+        return f"rank {rank.rank} has no such thread"
+    one = next((one for one in threads if not awaits_task(one)), threads[0])
+    if awaits_task(one):
+        return f"thread {one.name} of rank {rank.rank} is done with its task, and waits for the next one"
+    own = (own_frames(one.frames) or one.frames)[-1:]
+    return f"thread {one.name} of rank {rank.rank} is in {format_frame(own[0], cwd)}"
+
+
+def _waits_locally(main: ThreadStack) -> bool:
+    """For something of its own process: a lock, a future, a thread that should end."""
+    return is_in_lock(main) or read_stack(main).activity is Activity.TEARDOWN
 
 
 # --- in a destructor

@@ -15,8 +15,12 @@ _MOST_STEPS = 5  # of a chain
 _NO_OWNER = " (not known which thread holds it)"
 
 
-def format_chain(chain: Chain, name: str = "the main thread") -> str:
-    """The whole way as one sentence, without a full stop.
+# Causes whose words name the thread that holds the lock, by the program's text.
+_HOLDER_KNOWN = ("lock_taken_twice",)
+
+
+def format_chain(chain: Chain, name: str = "the main thread", cause: str = "") -> str:
+    """The whole way as one sentence, without a full stop. `cause`: of the verdict that it is part of.
 
     "the main thread waits for child pid 77 (`sh upload.sh`) to end, which waits for a byte from 10.0.0.5:443 ..."
     """
@@ -37,13 +41,18 @@ def format_chain(chain: Chain, name: str = "the main thread") -> str:
         one = chain.steps[chain.at]
         whom = name if chain.at == 0 else f"pid {one.process.pid}" if one.main else _named(one.thread)
         text += f", and that one waits for {whom}: a deadlock"
+    elif chain.end == "no_owner" and cause in _HOLDER_KNOWN:
+        text = text.removesuffix(_NO_OWNER)
     elif chain.end == "store":
         text += ": the job's own store (MASTER_ADDR:MASTER_PORT)"
     return text
 
 
 def _is_rank(step: Step, awaited: Wait) -> bool:
-    return any(other.pid == step.process.pid and other.rank is not None for other in awaited.others)
+    return any(
+        other.pid == step.process.pid and other.rank is not None and not other.below
+        for other in awaited.others
+    )
 
 
 def format_wait(step: Step) -> str:
@@ -70,7 +79,7 @@ def _named(thread: ThreadWait) -> str:
 
 def _party(other: Party, step: Step) -> str:
     if other.rank is not None:
-        return f"rank {other.rank} (pid {other.pid})"
+        return f"{'a child of ' if other.below else ''}rank {other.rank} (pid {other.pid})"
     if other.pid == step.process.pid:
         one = step.process.thread(other.tid) if other.tid else None
         if one is None:

@@ -3,6 +3,7 @@ many that wait."""
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,11 @@ _WINDOW = 128  # samples of a rank that are tested together
 _OLDEST_SECONDS = 1800.0
 _WAITS = (Activity.COLLECTIVE, Activity.GPU_SYNC, Activity.BACKWARD)
 _DEEPEST = 64
+# Ours: of several steps reported together that took so many times as long as those before, most of the time may have been
+# that of one of them, or of something between them.
+_OUT_OF_PACE = 3.0
+_PACES, _FEWEST = 9, 2  # reports that show what is usual
+_SHORTEST_SECONDS = 0.5  # of what a pace is taken from: buffered lines come many at once
 # A GPU that spins in an NCCL kernel: 100 % busy (77 % and more as NVML's windows fall), 123-132 W of 700 W on
 # an H200.
 _NCCL_BUSY, _NCCL_POWER = 0.7, 0.35
@@ -126,6 +132,9 @@ class StepSamples:
     _pending_stacks: dict[int, list[RankSample]] = field(default_factory=dict)
     _pending_gpus: dict[int, list[GpuWaitSample]] = field(default_factory=dict)
     _other_work: bool = False  # an evaluation or a save since the last step was reported
+    _paces: deque[float] = field(default_factory=lambda: deque(maxlen=_PACES))  # seconds a step
+    _paced_at: float | None = None
+    _steps: int = 0  # reported since then
 
     def see_stack(self, rank: int, look: RankSample) -> None:
         if look.saves:
@@ -150,10 +159,23 @@ class StepSamples:
 
     def steps_made(self, at: float, steps: int) -> None:
         """What was seen since the last report belongs to the steps made since."""
-        steps = 0 if self._other_work else steps
+        out_of_pace = self._is_out_of_pace(at, steps)
+        steps = 0 if self._other_work or (out_of_pace and steps > 1) else steps
         _keep(self._pending_stacks, self.stacks, steps, at)
         _keep(self._pending_gpus, self.gpus, steps, at)
         self._other_work = False
+
+    def _is_out_of_pace(self, at: float, steps: int) -> bool:
+        self._steps += steps
+        if self._paced_at is None or at - self._paced_at < _SHORTEST_SECONDS or self._steps < 1:
+            self._paced_at = at if self._paced_at is None else self._paced_at
+            return False
+        pace = (at - self._paced_at) / self._steps
+        known = len(self._paces) >= _FEWEST
+        found = known and pace > _OUT_OF_PACE * statistics.median(self._paces)
+        self._paces.append(pace)
+        self._paced_at, self._steps = at, 0
+        return found
 
     def compared(self) -> dict[int, list[RankSample]]:
         """The samples of stacks that count. Where no rank is found waiting by its frames, one that spins waits for its
@@ -173,6 +195,8 @@ class StepSamples:
     def start_over(self) -> None:
         for store in (self.stacks, self.gpus, self._pending_stacks, self._pending_gpus):
             store.clear()
+        self._paces.clear()
+        self._paced_at, self._steps = None, 0
 
     def since(self, ranks: Sequence[int], now: float) -> float:
         """When the oldest of the samples was taken that the verdict on these ranks rests on."""

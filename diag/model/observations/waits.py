@@ -10,8 +10,8 @@ from diag.model.observations.base import Observation
 @dataclass(frozen=True, slots=True)
 class Party:
     """A process or thread on the other side of a wait. `tid` 0: the process, not one thread of it. `fd`: by which
-    it holds the object, -1 for none. `rank`: where it is known to be another rank of the job, or below it. `only_main`:
-    none of its threads but the main one may use that descriptor, and nobody else is left unseen who might."""
+    it holds the object, -1 for none. `rank`: where it is known to be another rank of the job, or below it (`below`).
+    `only_main`: none of its threads but the main one may use that descriptor, and nobody else is left unseen who might."""
 
     pid: int
     tid: int = 0
@@ -19,6 +19,7 @@ class Party:
     fd: int = -1
     rank: int | None = None
     only_main: bool = False
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
