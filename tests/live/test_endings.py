@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -145,14 +146,8 @@ if __name__ == "__main__":
     ],
 )
 def test_why_a_wait_never_ends_is_said(
-    tmp_path_factory: pytest.TempPathFactory,
-    reason: str,
-    cause: str,
-    ranks: list[int],
-    shown: tuple[str, ...],
+    tmp_path: Path, reason: str, cause: str, ranks: list[int], shown: tuple[str, ...]
 ) -> None:
-    # Short: the run directory's path must leave room for the recorder's socket.
-    tmp_path = tmp_path_factory.mktemp("e")
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -61,7 +61,7 @@ def test_rank_that_computes_for_ever_is_named_with_its_line_and_is_no_hang_yet(
         finding = change["finding"]
 
         assert (finding["severity"], finding["ranks"], finding["waiting_ranks"]) == ("warning", [1], [0])
-        assert finding["cause"] == {"loop": "loops", "regex": "regular_expression"}[reason]
+        assert finding["cause"] == {"loop": "loop_until_time", "regex": "regular_expression"}[reason]
         assert any(f"{function} (" in item["excerpt"] for item in finding["evidence"]), finding["evidence"]
         assert run.opened("hang") is None
 

@@ -27,11 +27,13 @@ def waiting_agents(job: JobView) -> Verdict | None:
         meetings[one.where, one.run_id].append(one)
     if any(len(there) >= min(one.nodes for one in there) for there in meetings.values()):
         return None
-    cause, words = _told(agents, meetings)
+    cause, words = _cause_and_words(agents, meetings)
     return Verdict("rendezvous", (), (), cause, job.run.agents_at, Confidence.HIGH, words=words)
 
 
-def _told(agents: Sequence[Agent], meetings: dict[tuple[str, str], list[Agent]]) -> tuple[str, str]:
+def _cause_and_words(
+    agents: Sequence[Agent], meetings: dict[tuple[str, str], list[Agent]]
+) -> tuple[str, str]:
     places, ids = {one.where for one in agents}, {one.run_id for one in agents}
     if len(ids) == len(meetings) > 1 and len(places) == 1:
         each = _each({f"id {run_id or 'none'}": there for (_, run_id), there in meetings.items()})

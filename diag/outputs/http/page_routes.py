@@ -7,7 +7,7 @@ from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from diag.outputs import manual
-from diag.outputs.http.answers import Reading, answer, answers, content
+from diag.outputs.http.answers import Reading, answer, answers, content, refusals
 from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.http.events import Events, TooMany
 from diag.outputs.http.guard import asker_of
@@ -66,7 +66,9 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         """All that the page shows, at once."""
         return answer({"schema": "diag.state/1", **await look()})
 
-    @app.get("/events", responses=content("A stream without an end", "text/event-stream"))
+    @app.get(
+        "/events", responses={**content("A stream without an end", "text/event-stream"), **refusals(422)}
+    )
     async def stream(
         request: Request,
         lang: Annotated[
