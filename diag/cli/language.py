@@ -16,21 +16,11 @@ def language() -> str:
     """For commands that need no other setting: pydantic is imported only where it has something to read or to
     complain of."""
     chosen = os.environ.get("DIAG_LANG", "")
-    if chosen not in ("", "en", "zh") or _says_lang(Path("diag.toml")):
+    if chosen not in ("", "en", "zh") or Path("diag.toml").exists():
         from diag.settings import load
 
         chosen = load(take=("lang",)).lang
     return language_of(chosen, os.environ)
-
-
-def _says_lang(file: Path) -> bool:
-    """Whether the settings have to be read for it: that takes longer than `diag --help`."""
-    try:
-        return "lang" in file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return False
-    except OSError:  # why it cannot be read is told where it is
-        return True
 
 
 def add_language(parser: argparse.ArgumentParser) -> None:
