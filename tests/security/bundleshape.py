@@ -66,8 +66,8 @@ _PAYLOADS = {
     "kmsg": "lines[]", "output": "lines[][] stream", "exits": "**", "faulthandler": "**", "pyspy": "**", "cuda_coredump": "**",
     "proc": "beside[][] cap_eff fds hz io limits main_stat page pid rdma schedstat stat status uid_map wchan children[].** main_wchan",
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",
-    "variables": """pid parent_pid clocks.monotonic clocks.time threads[].id threads[].name threads[].frames[].function threads[].frames[].file
- threads[].frames[].line threads[].frames[].called threads[].frames[].values[][]""",
+    "variables": """pid parent_pid clocks.monotonic clocks.time threads[].id threads[].name threads[].frames[].function
+ threads[].frames[].file threads[].frames[].line threads[].frames[].called threads[].frames[].values[][]""",
     "remote_stack": "codes[][] pid threads[].frames[] threads[].id threads[].name threads[].owns_gil threads[].exchange[]",
     "run": "argv[] command cwd distributed env.* event pid placement.* reason remedy source world_size",
     "written": "pid files[].file files[].lines[] files[].written",
