@@ -44,6 +44,8 @@ def _declared(listener: object) -> set[type]:
     """By the type of `fact`."""
     function = type(listener).observe  # type: ignore[attr-defined]
     hint = typing.get_type_hints(function)["fact"]
+    if isinstance(hint, typing.TypeVar):
+        return set(hint.__constraints__)
     return set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
 
 

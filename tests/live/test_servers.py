@@ -69,7 +69,9 @@ def test_server_that_keeps_the_connection_of_a_rank_that_waits_is_named(tmp_path
         [0],
     )
     assert [one["kind"] for one in hang["grounds"]] == ["cycle"]
-    assert "a connection not accepted yet by a child of rank 0 (pid " in hang["summary"]  # which started the server
+    assert (
+        "a connection not accepted yet by a child of rank 0 (pid " in hang["summary"]
+    )  # which started the server
     assert "serves one connection at a time" in hang["advice"]
 
 
