@@ -74,7 +74,13 @@ def _tested(listener: object) -> set[type]:
 
 
 def _of_parts(listener: object) -> set[type]:
-    return {kind for part in _parts(listener) for kind in getattr(part, "listens", _declared(part))}
+    """Not of a part for facts of any kind, which its owner chooses."""
+    return {
+        kind
+        for part in _parts(listener)
+        if not isinstance(typing.get_type_hints(type(part).observe)["fact"], typing.TypeVar)  # type: ignore[attr-defined]
+        for kind in getattr(part, "listens", _declared(part))
+    }
 
 
 LISTENERS = _all()
