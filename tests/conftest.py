@@ -31,6 +31,8 @@ _ENDING_SECONDS = 20.0
 
 _FACES = ("browser", "top", "site", "guide", "cli")
 _HARDENING = ("fuzz", "harm", "security", "soak")
+_RACING_FOLDERS = ("browser", "harm", "top")
+_RACING_MARKS = ("cluster", "live", "matrix", "real_job")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,9 +93,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("faces")
     elif folder in _HARDENING:
         item.add_marker("hardening")
-    # Real processes and deadlines race with whatever else this machine does: what fails is run once more, and shown
-    # (DECISIONS 202). What chance finds once is a fault.
-    if folder != "fuzz" and not getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+    # Real processes race with whatever else this machine does: what fails is run once more, and shown (DECISIONS 202).
+    if folder in _RACING_FOLDERS or any(map(item.get_closest_marker, _RACING_MARKS)):
         item.add_marker(pytest.mark.flaky(reruns=1))
 
 

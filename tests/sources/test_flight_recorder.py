@@ -290,6 +290,7 @@ def gloo_job(scenario: str, run_dir: Path) -> Iterator[dict[int, int]]:
     ("scenario", "kind", "culprits"),
     [("absent", "absent_rank", (2,)), ("order", "order_cycle", (0, 2)), ("mismatch", "mismatch", (1,))],
 )
+@pytest.mark.live
 def test_live_gloo_job_is_explained(
     scenario: str, kind: str, culprits: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
