@@ -65,27 +65,31 @@ def by_line(text: str, of: str) -> str:
 def of_finding(finding: Mapping[str, Any], field: str) -> str:
     """The `summary` or the `advice` of a finding, as far as there is Chinese for it: its own sentences, those of the
     rule that found it, or the paragraph of the manual on its cause."""
-    text = str(finding[field])
+    text, known = str(finding[field]), catalogue()
     if finding.get("rule"):
-        _learn_rule(str(finding["rule"]))
+        known = _of_rule(str(finding["rule"]))
     return (
-        whole(text)
+        known.translate(text)
         or (_of_manual(str(finding["id"]), str(finding["cause"]), text) if field == "advice" else "")
-        or catalogue().by_sentence(text)
+        or known.by_sentence(text)
     )
 
 
 @lru_cache(maxsize=512)
-def _learn_rule(rule: str) -> None:
+def _of_rule(rule: str) -> Catalogue:
+    """What there is, and this rule's: its places may hold anything, and those of several would take in each other's text."""
     from diag.detectors.rules.load import Loaded, packaged_folder, read_rules
 
     if not rule.replace("-", "").isalnum():  # the id of a capture may be anything
-        return
+        return catalogue()
+    found = Catalogue()
+    found.templates.update(catalogue().templates)
     with suppress(OSError):
         for one in read_rules(packaged_folder().glob(f"*/{rule}.yaml"), own=True):
             if isinstance(one, Loaded):
-                catalogue().add(one.rule.summary, one.rule.zh.summary, of_rule=True)
-                catalogue().add(one.rule.advice, one.rule.zh.advice, of_rule=True)
+                found.add(one.rule.summary, one.rule.zh.summary, of_rule=True)
+                found.add(one.rule.advice, one.rule.zh.advice, of_rule=True)
+    return found
 
 
 def _of_manual(finding: str, cause: str, text: str) -> str:
