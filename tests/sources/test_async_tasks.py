@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
@@ -51,7 +52,8 @@ SOON = "asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().
 
 
 def read(pid: int) -> Any:
-    payload = RemoteStacks().variables(pid, choose, variables.REDACT, 20.0)
+    with contextlib.closing(RemoteStacks()) as stacks:
+        payload = stacks.variables(pid, choose, variables.REDACT, 20.0)
     json.dumps(payload)
     return payload
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sys
@@ -43,7 +44,8 @@ def running(body: str, *arguments: str) -> str:
 
 
 def read(pid: int, deadline: float = 20.0) -> Any:
-    return RemoteStacks().variables(pid, choose, variables.REDACT, deadline)
+    with contextlib.closing(RemoteStacks()) as stacks:
+        return stacks.variables(pid, choose, variables.REDACT, deadline)
 
 
 def values(payload: Any, function: str = "waits") -> dict[str, str]:
