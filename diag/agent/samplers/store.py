@@ -67,7 +67,7 @@ class StoreSampler(NodeSampler):
 
     def look(self) -> None:
         launchers = self._launchers_now()
-        self._tell_agents(launchers)
+        self._report_agents(launchers)
         ranks = self._view()
         waiting: dict[int, tuple[int | None, store.Place]] = {}
         for rank in ranks or ():
@@ -97,7 +97,7 @@ class StoreSampler(NodeSampler):
             return []
         return self._launchers.among((*self._tree.roots, *self._tree.scan()))
 
-    def _tell_agents(self, launchers: Sequence[Launcher]) -> None:
+    def _report_agents(self, launchers: Sequence[Launcher]) -> None:
         several = [one for one in launchers if one.least_nodes > 1]  # one of one node waits for nobody
         agents = tuple(sorted((one.as_agent(self._proc) for one in several), key=lambda one: one.pid))
         if agents != self._agents:
