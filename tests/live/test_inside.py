@@ -25,10 +25,10 @@ fault, folder = sys.argv[1:]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 if fault == "places":
     place = open(f"{folder}/place{rank % (world - 1)}", "w")
-    while rank == world - 1 and not os.path.exists(f"{folder}/taken"):
+    while rank == world - 1 and not os.path.exists(f"{folder}/taken0"):
         time.sleep(0.1)
     fcntl.flock(place, fcntl.LOCK_EX)
-    open(f"{folder}/taken", "w").close()
+    open(f"{folder}/taken{rank}", "w").close()
 dist.init_process_group("gloo")
 store = dist.distributed_c10d._get_default_store()
 weights = torch.ones(8)

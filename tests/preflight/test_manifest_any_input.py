@@ -84,3 +84,18 @@ def test_any_text_is_read_or_told(text: str) -> None:
     lines = [*unread, *manifest_lines(found)]
 
     assert lines
+
+
+@pytest.mark.parametrize("label", ["\x00", ": {", "a, b: c", "'", "yes"])
+def test_label_that_is_no_plain_word_of_yaml_is_in_the_service_as_it_is(label: str) -> None:
+    documents = copy.deepcopy(list(yaml.safe_load_all(WHOLE["job.yaml"])))
+    documents[0]["spec"]["template"]["metadata"]["labels"] = {"app": label}
+    found, _ = read_text(str(yaml.safe_dump_all(documents, allow_unicode=True)), "job.yaml")
+
+    services = [
+        edit.value
+        for line in manifest_lines(found)
+        for edit in getattr(line, "edits", ())
+        if isinstance(edit.value, dict) and edit.value.get("kind") == "Service"
+    ]
+    assert [one["spec"]["selector"] for one in services] == [{"app": label}]

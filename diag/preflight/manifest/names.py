@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -347,5 +348,10 @@ def own_labels(group: PodGroup) -> dict[str, str]:
 
 
 def _service_text(owner: PodGroup, name: str) -> str:
-    labels = ", ".join(f"{key}: {value}" for key, value in own_labels(owner).items())
-    return fill(table("manifest")["service"], name=name, labels=labels)
+    """YAML, whatever the names and labels hold."""
+    return fill(table("manifest")["service"], name=_inline([name]), labels=_inline(own_labels(owner)))
+
+
+def _inline(value: Mapping[str, str] | list[str]) -> str:
+    """Without its brackets."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf).strip()[1:-1]
