@@ -19,7 +19,8 @@ _LONGEST_INTERVAL_US = 10_000_000
 # Of struct pthread: its header, {x86-64: tcbhead_t, seen with glibc 2.36; else 24 words: nptl/descr.h}, and a list.
 _PTHREAD_TID = {"x86_64": 0x2D0, "aarch64": 0xD0}
 MALLOC_HEAD = 8  # the size of a piece is stored before it, its lowest three bits are flags
-_SEM_PIECE = 48  # of which 32 are sem_t
+# 32 of sem_t and the size; 16 more where they were cut from a piece whose rest would have been less than the smallest.
+_SEM_PIECES = (48, 64)
 _PIECE = 256 << 10
 _SCANNED = 48 << 20  # of a process's own writable memory, for the owner of one RLock
 
@@ -41,13 +42,13 @@ def is_python_lock(raw: bytes) -> bool:
 
     sem_t of glibc 2.36: {value, waiters, private}; private is 0 where one process alone uses it.
 
-    >>> is_python_lock(struct.pack("=QIII", 0x31, 0, 1, 0)), is_python_lock(struct.pack("=QIII", 1, 0, 1, 0))
-    (True, False)
+    >>> [is_python_lock(struct.pack("=QIII", piece, 0, 1, 0)) for piece in (0x31, 0x41, 0x51, 1)]
+    [True, True, False, False]
     """
     if len(raw) < 20:
         return False
     piece, value, waiters, private = struct.unpack_from("=QIII", raw)
-    return bool(piece & ~7 == _SEM_PIECE and value == 0 and 0 < waiters < 1 << 16 and private == 0)
+    return bool(piece & ~7 in _SEM_PIECES and value == 0 and 0 < waiters < 1 << 16 and private == 0)
 
 
 def find_gil_holder(memory: Memory, address: int) -> int:
