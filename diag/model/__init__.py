@@ -14,6 +14,7 @@ from typing import Any
 
 _MOST_RANKS = 1 << 20  # ten times the largest jobs there are; more is no job
 _PAIR = re.compile(r"\[([^|\[\]]*)\|([^|\[\]]*)\]")
+_LIVE = re.compile(r"<live>(.*?)</live>(\w?)", re.DOTALL)
 _LATEST = 1e11  # the year 5138: the grid of checks is of whole seconds, and these must still be exact
 
 JOB = "job"  # the subject of a finding about the whole job
@@ -166,7 +167,7 @@ class Finding:
     severity: Severity
     confidence: Confidence
     summary: str
-    advice: str
+    advice: str  # of which `what_holds`
     since: float
     klass: str = ""
     cause: str = ""
@@ -188,8 +189,8 @@ class Finding:
         """What makes two findings the same one, now and later."""
         return (self.id, self.subject)
 
-    def to_json(self) -> dict[str, Any]:
-        """The shape of `diag.report/1`."""
+    def to_json(self, *, over: bool = False) -> dict[str, Any]:
+        """The shape of `diag.report/1`. `over`: it is, or its processes are gone."""
         return {
             "id": self.id,
             "subject": self.subject,
@@ -201,7 +202,7 @@ class Finding:
             "since": self.since,
             "summary": self.summary,
             "cause": self.cause,
-            "advice": self.advice,
+            "advice": what_holds(self.advice, over=over),
             "evidence": [item.to_json() for item in self.evidence],
             **({"grounds": [ground.to_json() for ground in self.grounds]} if self.grounds else {}),
             **({"rule": self.rule} if self.rule else {}),
@@ -217,10 +218,10 @@ class NotChecked:
 
     what: str
     reason: str
-    remedy: str = ""
+    remedy: str = ""  # of which `what_holds`
 
-    def to_json(self) -> dict[str, Any]:
-        return {"what": self.what, "reason": self.reason, "remedy": self.remedy}
+    def to_json(self, *, over: bool = False) -> dict[str, Any]:
+        return {"what": self.what, "reason": self.reason, "remedy": what_holds(self.remedy, over=over)}
 
 
 class ChangeKind(str, enum.Enum):
@@ -288,6 +289,21 @@ def numbered(text: str, count: int) -> str:
     'ranks 3-4 are in their own code'
     """
     return _PAIR.sub(r"\1" if count == 1 else r"\2", text)
+
+
+def what_holds(text: str, *, over: bool) -> str:
+    """Of an advice or a remedy; what stands in <live> is for as long as the processes live that it is about.
+
+    >>> advice = "<live>Rank 1 is stopped: `kill -CONT 81` lets it go on; </live>find who sent SIGSTOP."
+    >>> what_holds(advice, over=False), what_holds(advice, over=True)
+    ('Rank 1 is stopped: `kill -CONT 81` lets it go on; find who sent SIGSTOP.', 'Find who sent SIGSTOP.')
+    """
+
+    def held(part: re.Match[str]) -> str:
+        begins = not text[: part.start()].rstrip() or text[: part.start()].endswith((". ", "? "))
+        return (part[2].upper() if begins else part[2]) if over else part[1] + part[2]
+
+    return _LIVE.sub(held, text).strip()
 
 
 def found(document: Mapping[str, Any]) -> bool:

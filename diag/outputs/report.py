@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from diag.engine.engine import Engine
-from diag.model import Finding, NotChecked
-from diag.outputs.advice import lasting, next_command
+from diag.model import Finding
+from diag.outputs.advice import next_command
 from diag.outputs.view.classes import StackClass
 from diag.outputs.view.sentence import retell
 from diag.state.phases import BEFORE_TRAINING
@@ -71,7 +71,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "findings": [*open_now, *(past if engine.finished else ())],
         "past": past,
         **({"past_left_out": len(over) - len(past)} if len(over) > len(past) else {}),
-        "not_checked": [_unchecked(line, ended=ended) for line in engine.not_checked()],
+        "not_checked": [line.to_json(over=ended) for line in engine.not_checked()],
         "next_command": command,
         "next_reason": reason,
     }
@@ -123,16 +123,9 @@ def _log(job: JobView, *, named: bool) -> dict[str, Any]:
     return described
 
 
-def _unchecked(line: NotChecked, *, ended: bool) -> dict[str, Any]:
-    row = line.to_json()
-    return {**row, "remedy": lasting(row["remedy"])} if ended else row
-
-
 def _finding(engine: Engine, finding: Finding, *, past: bool) -> dict[str, Any]:
     """`past`: its processes are gone, or it is over."""
-    row = finding.to_json()
-    if past:
-        row["advice"] = lasting(row["advice"])
+    row = finding.to_json(over=past)
     for item in row["evidence"]:
         place = engine.place_of(item["excerpt"])
         if place:

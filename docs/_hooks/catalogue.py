@@ -16,6 +16,7 @@ from diag.detectors import DETECTORS
 from diag.detectors.precedence import PRECEDENCE
 from diag.detectors.rules.load import packaged
 from diag.detectors.rules.schema import Rule
+from diag.model import what_holds
 from diag.outputs import manual
 
 __all__ = ["folder", "pages"]
@@ -168,7 +169,7 @@ def _rule(rule: Rule, lang: str) -> str:
     body = [
         f"```text\n{line[:_LONGEST_LINE]}\n```",
         "; ".join(facts),
-        f"{words['advice']}: {_text(said.advice)}",
+        f"{words['advice']}: {_text(what_holds(said.advice, over=False))}",
         f"{words['false']}: {_text('; '.join(said.false_positives))}",
         f"{words['origin']}: {_text(example.origin)}; {_text('; '.join(rule.references))}",
     ]

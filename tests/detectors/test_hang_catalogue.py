@@ -20,7 +20,7 @@ from diag.detectors.hang.kernel_causes import KERNEL_CAUSES
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.reasons import REASONS
 from diag.detectors.hang.verdict import Verdict
-from diag.model import JOB, Confidence, Finding, Severity
+from diag.model import JOB, Confidence, Finding, Severity, what_holds
 from diag.model.observations import PhaseMarked, RunStarted, StackSample, VersionSeen
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait
 from diag.state.collective_fronts import Signature
@@ -71,7 +71,7 @@ def test_entry_is_whole(cause: str) -> None:
     assert {*entry.manual} == {"en", "zh"}
     assert catalogue()[entry.shares].shares == entry.shares
     for said in texts(cause).values():
-        assert said.advice.endswith((".", "?")), said.advice
+        assert what_holds(said.advice, over=False).endswith((".", "?")), said.advice
         assert not said.summary.endswith("."), said.summary
         used = places(said.advice + said.summary)
         assert {place[0].lower() + place[1:] for place in used} <= {*FACTS}

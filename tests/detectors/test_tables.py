@@ -12,7 +12,7 @@ import pytest
 from diag.detectors import DETECTORS, findings, make_detectors
 from diag.detectors.cluster import JOB_DETECTORS
 from diag.detectors.findings import LinePattern, finding, load, row, table
-from diag.model import Confidence, Severity
+from diag.model import Confidence, Severity, what_holds
 from diag.text.tables import load_table
 
 NAMES = sorted(table())
@@ -50,7 +50,7 @@ def test_row_is_of_a_detector(name: str) -> None:
 @pytest.mark.parametrize(("name", "cause", "text"), advice())
 def test_advice_is_whole_sentences_in_one_line(name: str, cause: str, text: str) -> None:
     assert "\n" not in text and "  " not in text
-    assert not text or text.endswith((".", "?", "}", ")"))
+    assert not text or what_holds(text, over=False).endswith((".", "?", "}", ")"))
 
 
 def test_finding_takes_the_fields_of_its_cause_and_what_is_given_before_both() -> None:

@@ -177,7 +177,7 @@ class HangDetector:
             yield NotChecked(
                 f"hang class of {format_ranks(blind)}",
                 "no Python stack could be read yet",
-                "run `diag dump --all-ranks` to see the reason",
+                "<live>run `diag dump --all-ranks` to see the reason</live>",
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from diag.detectors.rules.schema import Rule
+from diag.model import what_holds
 
 _HEADS = {
     "en": (
@@ -30,7 +31,7 @@ def sections(rule: Rule, lang: str = "en") -> dict[str, str]:
         (heads[0], text.title),
         (heads[1], f"{finding}; {rule.severity}, {rule.role}"),
         (heads[2], f"{heads[7]} {line.strip()[:_MOST_LINE]}"),
-        (heads[3], text.advice),
+        (heads[3], what_holds(text.advice, over=False)),
         (heads[4], "; ".join(text.false_positives)),
         (heads[5], "; ".join(rule.references)),
     ]

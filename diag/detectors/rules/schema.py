@@ -116,7 +116,9 @@ class Rule(_Strict):
         description="findings of other checks that explain it: where one of them is open, the rule stays silent",
     )
     summary: _Sentence = Field(description="what happened; {who} is the ranks, {name} a group of the regex")
-    advice: _Paragraph = Field(description="what to change: flags, commands, manifest lines")
+    advice: _Paragraph = Field(
+        description="what to change: flags, commands, manifest lines; <live>...</live> is shown only while the job runs"
+    )
     zh: Translation
     false_positives: list[_Paragraph] = Field(min_length=1)
     references: list[_Sentence] = Field(

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from diag.model import what_holds
 from diag.outputs.chinese.po import read
 from diag.outputs.chinese.templates import Catalogue
 from diag.outputs.chinese.values import lost
@@ -88,7 +89,9 @@ def _of_rule(rule: str) -> Catalogue:
         for one in read_rules(packaged_folder().glob(f"*/{rule}.yaml"), own=True):
             if isinstance(one, Loaded):
                 found.add(one.rule.summary, one.rule.zh.summary, of_rule=True)
-                found.add(one.rule.advice, one.rule.zh.advice, of_rule=True)
+                for over in (False, True):
+                    texts = (what_holds(text, over=over) for text in (one.rule.advice, one.rule.zh.advice))
+                    found.add(*texts, of_rule=True)
     return found
 
 
