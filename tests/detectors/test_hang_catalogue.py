@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from diag.detectors.hang.catalogue import FILES, Texts, catalogue, entry_of
+from diag.detectors.hang.catalogue import KINDS as CAUSE_KINDS
 from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.facts import FACTS
-from diag.detectors.hang.kernel_causes import KERNEL_CAUSES
 from diag.detectors.hang.messages import advice_for, describe
-from diag.detectors.hang.reasons import REASONS
 from diag.detectors.hang.verdict import Verdict
 from diag.model import JOB, Confidence, Finding, Severity, what_holds
 from diag.model.observations import PhaseMarked, RunStarted, StackSample, VersionSeen
@@ -31,6 +30,7 @@ from diag.state.wait_graph import Wait as CallWait
 from diag.text.tables import load_table, places
 from tests import sentences
 from tests.facts import ALL_REDUCE, DATA, SLEEP, TRAIN, WORKER, Story, pid_of, process, stack, tree
+from tests.manual.causes_in_code import causes_by_file
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "diag" / "detectors" / "hang" / "causes"
@@ -63,7 +63,8 @@ def test_entry_is_whole(cause: str) -> None:
     row = next(rows[cause] for name in FILES if cause in (rows := load_table(FOLDER / f"{name}.yaml")))
 
     judged = {"ground", "proven_by", "report_after", "hang_after"}
-    assert set(row) <= {"classes", "summary", "advice", "alone", "manual", *judged}
+    assert set(row) <= {"classes", "kinds", "summary", "advice", "alone", "manual", *judged}
+    assert entry.kinds <= {*CAUSE_KINDS}
     assert len(row.get("ground", {"none": ""})) == 1
     assert row.get("proven_by", "kernel") == "kernel"
     assert set(row.get("alone", {})) <= {"summary", "advice"}
@@ -85,8 +86,16 @@ def test_who_waits_is_named_only_where_somebody_does(cause: str) -> None:
     assert not sentences._OTHERS.search(alone.summary + alone.advice)
 
 
-def test_kernel_causes_are_entries() -> None:
-    assert set(catalogue()) >= KERNEL_CAUSES | REASONS
+def test_causes_that_the_code_names_are_entries() -> None:
+    named = {
+        cause for name, causes in causes_by_file().items() if name.startswith("hang/") for cause in causes
+    }
+
+    assert {"peer_is_silent", "polls_for_file", "nobody_puts", "lock_held"} <= named <= {*catalogue()}
+
+
+def test_each_kind_is_of_some_cause() -> None:
+    assert {kind for entry in catalogue().values() for kind in entry.kinds} == {*CAUSE_KINDS}
 
 
 def test_classes_are_those_of_the_reference() -> None:

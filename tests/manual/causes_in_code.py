@@ -16,8 +16,7 @@ from pathlib import Path
 
 from diag.detectors.findings import table
 from diag.detectors.hang.endless_waits import NOBODY
-from diag.detectors.hang.kernel_causes import KERNEL_CAUSES
-from diag.detectors.hang.reasons import REASONS
+from diag.detectors.hang.reasons import _LOOKED_AT
 
 __all__ = ["causes_by_file", "findings_of"]
 
@@ -99,9 +98,11 @@ def causes_by_file() -> dict[str, set[str]]:
         ]
         found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
         if name == "hang/kernel_causes.py":
-            found[name] |= KERNEL_CAUSES
+            found[name] |= {
+                word for node in ast.walk(tree) if isinstance(node, ast.Dict) for word in _words(node)
+            }
         if name == "hang/reasons.py":
-            found[name] |= REASONS
+            found[name] |= {*_LOOKED_AT}
         if name == "hang/endless_waits.py":
             found[name] |= set(NOBODY.values())
         for finding in _made_in(tree):
@@ -112,8 +113,8 @@ def causes_by_file() -> dict[str, set[str]]:
 def _takers(trees: list[ast.Module]) -> dict[str, tuple[int, bool]]:
     """Functions and classes by name: the position of their parameter or field `cause`, and whether `self`
     comes before it."""
-    # its field is called `name` or `word`: it is the cause
-    found: dict[str, tuple[int, bool]] = {"Cause": (0, False)}
+    # its field is called `name`, `word` or `kind`: it is the cause
+    found: dict[str, tuple[int, bool]] = {"Cause": (0, False), "Reason": (0, False)}
     for tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
@@ -221,7 +222,8 @@ def _words(value: ast.expr) -> Iterator[str]:
     elif isinstance(value, ast.Dict):
         for part in value.values:
             yield from _words(part)
-    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "get":
-        yield from _words(value.func.value)
-        for part in value.args[1:]:
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr == "get":
+            yield from _words(value.func.value)
+        for part in value.args[1:] if value.func.attr in ("get", "fromkeys") else ():
             yield from _words(part)

@@ -2,12 +2,15 @@
 
 `summary` follows "rank 3 has", `advice` is for the ranks to blame; `alone` replaces either where nobody is seen to
 wait for them. [one|several] is chosen by the number of these ranks. Places such as {child} are those of `facts.FACTS`,
-which has words for each of them for every verdict. `manual` has the paragraph in each language, or the name of the cause whose
+which has words for each of them for every verdict. What stands in <live> of an advice is left out once the job has ended
+(`diag.model.what_holds`). `manual` has the paragraph in each language, or the name of the cause whose
 paragraph it shares.
 
 `ground` is why such a hang cannot end by itself, its kind and the fact (`proven_by: kernel`: only where the kernel shows
 it, not by stacks alone). `report_after` and `hang_after` are seconds of silence after which it is reported, and called a
 hang without such a ground, where these differ from those of other causes.
+
+`kinds` is what causes have in common, for what may be added to any of them (`KINDS`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,23 @@ from diag.text.tables import load_table
 
 # Without a ground of its own a wait is a hang only after so long.
 HANG_AFTER_SECONDS = 300.0
+
+KINDS = {
+    "outside": "its peers wait in a call, it is elsewhere, and what it waits for is not known",
+    "place": "where it is is known, not why",
+    "computes": "it computes itself",
+    "child_computes": "a process that it waits for computes",
+    "lock": "by its stack it waits for a lock",
+    "loop": "it goes round in a loop",
+    "polls": "that loop looks again and again for something",
+    "calls": "all are in calls, and some of them do not end",
+    "unlike_calls": "these are not the same",
+    "asks_one": "of several that stand at one line, all may have asked one service or process",
+    "of_all": "nothing tells which of them should have gone first",
+    "like_a_slow_one": "until it ends, one that is only slow looks the same",
+    "come_through_before": "an attempt before this one has been through the phase",
+    "never_meant": "no program waits so by intent",
+}
 
 # In the order in which the manual has them.
 FILES = (
@@ -46,6 +66,7 @@ class Entry:
     alone: Texts
     manual: Mapping[str, str]  # by language
     shares: str  # the cause that has the paragraph
+    kinds: frozenset[str] = frozenset()
     ground: tuple[str, str] | None = None
     by_kernel_alone: bool = False
     report_after: float | None = None
@@ -63,6 +84,7 @@ class Entry:
             Texts(alone.get("summary", others.summary), alone.get("advice", others.advice)),
             rows[shares]["manual"],
             shares,
+            frozenset(row.get("kinds", ())),
             next(iter(row.get("ground", {}).items()), None),
             row.get("proven_by") == "kernel",
             row.get("report_after"),

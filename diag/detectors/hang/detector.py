@@ -67,7 +67,6 @@ _ALIKE = (
     "unknown", "data_loading", "preprocess_wait", "compile_wait", "checkpoint_io", "lock_deadlock", "gil_deadlock", "teardown",
     "collective_order_deadlock",
 )  # fmt: skip
-_ASKED_ALIKE = ("external_service", "service_is_idle", "both_ends_receive", "connection_not_accepted")
 
 
 class HangDetector:
@@ -325,9 +324,9 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
     ranks = job.ranks.known(verdict.culprits)
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
-    if verdict.cause in ("messages_do_not_match", "two_threads_use_one_group"):
-        return True  # nothing tells who should have gone first
-    held = verdict.klass in _ALIKE or verdict.cause in _ASKED_ALIKE
+    if verdict.is_of("of_all"):
+        return True
+    held = verdict.klass in _ALIKE or verdict.is_of("asks_one")
     return held and len({tuple(path_of(rank.judged)) for rank in ranks}) == 1
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.endless_processes import (
     circle_of_pipes,
     full_channel,
@@ -74,24 +75,9 @@ def with_endless_wait(verdict: Verdict, job: JobView) -> Verdict:
     if verdict.cause in _LATE or not reason.cause:
         return replace(described, words=" and ".join(filter(None, (verdict.words, reason.words))))
     klass = verdict.klass if verdict.klass in _KEPT else "lock_deadlock"
-    if reason.cause in _OF_PROCESSES and klass == "lock_deadlock":
+    if klass == "lock_deadlock" and klass not in entry_of(reason.cause).classes:
         klass = "peer_not_joined" if verdict.waiting else "unknown"
     return replace(described, klass=klass, cause=reason.cause, by_kernel=reason.proven)
-
-
-_OF_PROCESSES = (
-    "processes_wait_for_each_other",
-    "pipes_read_in_turn",
-    "both_read",
-    "both_write",
-    "queue_without_reader",
-    "lock_holder_ended",
-    "file_lock_inherited",
-    "peer_queue_is_full",
-    "pipe_kept_open",
-    "joined_before_drained",
-    "rpc_threads_are_taken",
-)
 
 
 def _notes(scene: Scene, reason: Endless) -> Iterator[Note]:

@@ -17,7 +17,6 @@ from diag.state.view import JobView
 from diag.text.units import format_path
 
 # Causes that say that a rank is in its event loop, or in a call, and not why.
-_OPEN = ("event_loop_is_empty", "not_in_collective", "call_does_not_return")
 _IN_WORDS, _IN_EVIDENCE = 2, 5
 # What only another task of the loop can end, by asyncio's own functions (CPython 3.8-3.13).
 _PERMITS = ("Semaphore.acquire", "Lock.acquire", "_ContextManagerMixin.__aenter__")
@@ -36,7 +35,7 @@ _FILES = ("asyncio/locks.py", "asyncio/queues.py")
 def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
     """Of the first culprit, where the thread to blame runs the loop."""
     rank, thread = verdict.culprit(job), None
-    if rank is not None and verdict.cause in _OPEN:
+    if rank is not None and (verdict.is_of("outside") or verdict.cause == "event_loop_is_empty"):
         thread = thread_of(rank, verdict)
     if rank is None or thread is None or not is_in_event_loop(thread):
         return verdict

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from diag.detectors.hang.call_words import CALL_FACTS
 from diag.detectors.hang.ended_words import ENDED_FACTS
 from diag.detectors.hang.rank_wait import (
-    BUSY_CHILD,
     WAITS,
     cause_of,
     child_cpu,
@@ -60,7 +59,7 @@ class Each:
             sample = rank.sample(child) if rank is not None else None
             place = _innermost(sample, self.job.run.cwd) if sample else ""
             does = _BLOCKED.get(self.verdict.cause, "blocked")
-            if self.verdict.cause in BUSY_CHILD:
+            if self.verdict.is_of("child_computes"):
                 cpu = child_cpu(rank, child) if rank is not None else None
                 does = "busy" + (f" at {format_ratio(cpu)} CPU" if cpu is not None else "")
             if self.verdict.cause == "dataloader_worker_slow" and rank is not None:
@@ -85,7 +84,7 @@ def filled(text: str, verdict: Verdict, job: JobView) -> str:
 def anybody_waits(verdict: Verdict, job: JobView) -> bool:
     """For a rank in its own code: in a call, as far as is seen. For one that is gone whoever is left waits,
     sooner or later."""
-    if verdict.cause not in ("not_in_collective", "call_does_not_return") or verdict.collectives is not None:
+    if not verdict.is_of("outside") or verdict.collectives is not None:
         return bool(verdict.waiting)
     return any(classify_rank(rank) in WAITS for rank in job.ranks.known(verdict.waiting))
 

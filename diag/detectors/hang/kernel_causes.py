@@ -41,18 +41,6 @@ _BY_CIRCLE = {
     **dict.fromkeys(("pipe_write", "unix_send"), "both_write"),
 }
 _READS = ("pipe_read", "unix_receive")
-_OTHER_CAUSES = (
-    "connection_not_accepted",
-    "threads_wait_for_each_other",
-    "processes_wait_for_each_other",
-    "forked_without_threads",
-    "child_computes",
-    "waits_at_store",
-    "both_read",
-)
-KERNEL_CAUSES = frozenset(
-    (*_OTHER_CAUSES, *_BY_CIRCLE.values(), *_DEAD_ENDS.values(), *_BY_FIRST.values(), *_BY_LAST.values())
-)
 # Of a child to blame, what a stack says in general; the kernel's proof says why.
 _OF_A_CHILD = ("dataloader_worker_blocked", "checkpoint_writer_blocked")
 # What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
@@ -110,12 +98,12 @@ def _is_bound(step: Step) -> bool:
     return wait.others[0].only_main or wait.kind == "gil"
 
 
-def explains(cause: str, chain: Chain, by_stacks: str, open_causes: tuple[str, ...]) -> bool:
-    """Whether what the kernel says outranks the cause that the stacks gave. `open_causes`: those that say no more than where
-    a rank is."""
+def explains(cause: str, chain: Chain, by_stacks: str, *, is_open: bool) -> bool:
+    """Whether what the kernel says outranks the cause that the stacks gave. `is_open`: that says no more than where a rank
+    is."""
     if by_stacks in _OF_A_CHILD:
         return chain.end == "dead_end"
-    return by_stacks in open_causes and not (cause in _OF_A_PEER and _leads_to_rank(chain))
+    return is_open and not (cause in _OF_A_PEER and _leads_to_rank(chain))
 
 
 def _leads_to_rank(chain: Chain) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.kernel_causes import explains, kernel_cause
 from diag.detectors.hang.rank_wait import BLOCKED
 from diag.detectors.hang.verdict import Note, Verdict
@@ -19,19 +20,12 @@ from diag.state.view import JobView
 from diag.state.wait_chain import Chain, OfJob, Step, follow
 from diag.text.units import format_bytes, format_seconds
 
-# What stacks alone say of a rank that is in its own code, or in a lock: "look there". Other classes have a cause of
-# their own, which the kernel's facts only describe.
-_REFINED = (
-    "not_in_collective", "threads_wait_for_each_other", "lock_not_released", "gil_held", "dataloader_main_process",
-)  # fmt: skip
-_UNNAMED = ("not_in_collective", "threads_wait_for_each_other", "lock_not_released")
 # Classes in which a rank waits for something else than its peers.
 _DESCRIBED = (
     "peer_not_joined", "unknown", "lock_deadlock", "gil_deadlock", "data_loading", "preprocess_wait", "checkpoint_io",
     "compile_wait", "resource_wait", "teardown",
 )  # fmt: skip
 _TRICKLE_SECONDS = 120.0
-_LOCKS = ("threads_wait_for_each_other", "lock_held", "lock_owner_ended", "nobody_releases_lock")
 
 
 # What a rank is at, which gives a hang in it its class.
@@ -69,7 +63,12 @@ def _enders(rank: RankView, chain: Chain, verdict: Verdict, job: JobView) -> End
     to come from a thread of Python's."""
     wait = chain.last.wait
     known = verdict.cause == "lock_not_released" or wait.of_python or wait.kind in ("poll", "semaphore")
-    if verdict.cause not in _UNNAMED or verdict.blamed_child is not None or not known or kernel_cause(chain):
+    if (
+        not verdict.is_of("outside", "lock")
+        or verdict.blamed_child is not None
+        or not known
+        or kernel_cause(chain)
+    ):
         return None
     return find_enders(rank, chain, verdict.since, job_around(rank, verdict.since, job))
 
@@ -122,7 +121,7 @@ def _what_comes(rank: RankView, chain: Chain) -> tuple[Note, ...]:
 def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     """By the first culprit: the others of one class wait alike."""
     rank = verdict.culprit(job)
-    if rank is None or (verdict.klass not in _DESCRIBED and verdict.cause not in _REFINED):
+    if rank is None or (verdict.klass not in _DESCRIBED and not _is_open(verdict)):
         return verdict
     chain = lasting_wait(rank, verdict.since, job, verdict.blamed_child or 0)
     if (stuck := _stuck_child(rank, chain, verdict, job)) is not None:
@@ -137,13 +136,19 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
     if not cause and not chain.stays_in_job and chain.behind is None:
         return verdict
     described = replace(verdict, chain=chain).noted(*_what_comes(rank, chain))
-    if not cause or not explains(cause, chain, verdict.cause, _REFINED):
+    if not cause or not explains(cause, chain, verdict.cause, is_open=_is_open(verdict)):
         return described
     if verdict.cause == "gil_held" and cause == "sleeps":
         return described  # asleep in C code with the interpreter's lock: that it holds it is the cause
     if cause == "waits_at_store" and _in_torch(rank):
         return described  # for peers that have not made its call: new_group, a barrier
     return _of_class(rank, verdict, replace(described, cause=cause), chain)
+
+
+def _is_open(verdict: Verdict) -> bool:
+    """Of what stacks alone say: that a rank is in its own code, or in a lock. Others have a cause of their own, which the
+    kernel's facts only describe."""
+    return verdict.is_of("outside", "lock") or verdict.cause in ("gil_held", "dataloader_main_process")
 
 
 def _in_torch(rank: RankView) -> bool:
@@ -160,7 +165,7 @@ def _stuck_child(rank: RankView, chain: Chain | None, verdict: Verdict, job: Job
     in_family = (
         len(chain.steps) > 1 and chain.last.process.job and chain.end in ("no_owner", "several", "itself")
     )
-    if not of_workers and not (verdict.cause in _REFINED and in_family):
+    if not of_workers and not (_is_open(verdict) and in_family):
         return None
     pids = [
         process.pid
@@ -182,11 +187,9 @@ def _of_class(rank: RankView, before: Verdict, verdict: Verdict, chain: Chain) -
     """Of another cause than before: the class that this one has, and the wait that shows it."""
     if verdict.cause == before.cause:
         return replace(verdict, chain=chain) if verdict.words != before.words else verdict
-    klass = verdict.klass
-    if verdict.cause in _LOCKS:
-        klass = "lock_deadlock"
-    elif verdict.cause == "gil_held_by_thread":
-        klass = "gil_deadlock"
+    klass, known = verdict.klass, entry_of(verdict.cause).classes
+    if len(known) == 1:
+        klass = known[0]
     elif (work := _work(rank)) in _WORK:
         klass = BLOCKED[work]  # that it holds the interpreter's lock meanwhile is a remark
     elif klass in ("lock_deadlock", "gil_deadlock"):

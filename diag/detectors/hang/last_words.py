@@ -17,7 +17,6 @@ from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.outcries import Outcry
 from diag.detectors.hang.partings import head_of, path_of
 from diag.detectors.hang.patience import patience
-from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.verdict import Note, Verdict, at_most, blaming
 from diag.model import Confidence
 from diag.state.rank_view import RankView
@@ -26,7 +25,6 @@ from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
 # Causes that say no more than that the rank waits, or is, somewhere.
-_OPEN = ("not_in_collective", "lock_not_released", "threads_wait_for_each_other", "unknown")
 _ENDING = ("teardown_blocked", "left_before_the_others")
 _WORD_OF_SOMEBODY = ("condition", "semaphore", "pipe_read", "unix_receive", "poll")  # of `Wait.kind`
 _THREAD_SECONDS = 600.0  # before the silence: a queue takes a while to run full, or empty
@@ -55,7 +53,8 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
     quoted = [_quote(one, now) for one in last]
     shown = [text for text in (ended, gone) if text]
     verdict = verdict.noted(*(Note("output", text, rank.rank) for text in (*shown, *quoted)))
-    if shown and verdict.cause in _OPEN and verdict.blamed_child is None and _awaits_word(rank, verdict, job):
+    is_open = verdict.is_of("outside", "lock") or verdict.cause == "unknown"
+    if shown and is_open and verdict.blamed_child is None and _awaits_word(rank, verdict, job):
         return replace(
             verdict,
             klass="peer_not_joined" if verdict.waiting else "unknown",
@@ -68,7 +67,7 @@ def with_last_words(verdict: Verdict, outcries: Iterable[Outcry], now: float, jo
             f'it is ending after "{last[0].error}", printed {format_seconds(max(0.0, now - last[0].at))} ago'
         )
         return replace(verdict, cause="exception_before_shutdown", words=words)
-    return replace(verdict, words=quoted[0]) if quoted and verdict.cause in (*_OPEN, *_ENDING) else verdict
+    return replace(verdict, words=quoted[0]) if quoted and (is_open or verdict.cause in _ENDING) else verdict
 
 
 def _who_cried_out(verdict: Verdict, heard: list[Outcry], now: float, job: JobView) -> Verdict:
@@ -198,7 +197,7 @@ def with_ended_ranks(verdict: Verdict, job: JobView) -> Verdict:
     """All others poll in a loop of their own, for the same thing, since a rank ended well. One rank that works on alone
     after the others, and ranks that look for different things, tell nothing: they wait for somebody outside."""
     pollers = job.ranks.known(verdict.culprits)
-    if verdict.cause not in POLLS or verdict.waiting or len(pollers) < 2:
+    if not verdict.is_of("polls") or verdict.waiting or len(pollers) < 2:
         return verdict
     places = {(frame.file, frame.function) for rank in pollers for frame in path_of(rank.judged)[-1:]}
     ended = tuple(sorted(rank.rank for rank in job.ranks.values() if _ended_well(rank, before=verdict.since)))

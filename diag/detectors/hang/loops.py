@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from diag.detectors.hang.conditions import COUNT, compares_exactly, outcome
 from diag.detectors.hang.partings import ahead_of, ways_out
-from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.verdict import Verdict, format_who
 from diag.model.observations import Block, ProgramPlace
 from diag.state.program import Steady
@@ -75,7 +74,7 @@ def with_condition_met_before(
     """Of a rank that looks again and again, in a loop that others have come through in the same round: for them its condition
     was met. A loop with another way out, and one that only some ranks come to, shows nothing."""
     loop = loop_named(place, verdict)
-    if verdict.cause not in POLLS or place is None or loop is None or ways_out(place, loop, job.run.cwd):
+    if not verdict.is_of("polls") or place is None or loop is None or ways_out(place, loop, job.run.cwd):
         return verdict
     if (ahead := ahead_of(rank, verdict.waiting, job)) is None:
         return verdict

@@ -32,7 +32,6 @@ _SILENCES = 2.0
 _CHILD_SECONDS = 60.0  # ours: a worker or a child of the culprit computes: what it prepares may take its time
 _SILENCES_OF_WHOLE_PHASE = 5.0
 _REPEATED_PHASES = ("steady", "training", "eval", "ckpt_save")
-_OF_LATER_ATTEMPTS = ("started_again_together",)  # an attempt before has been through the phase
 
 
 def patience(job: JobView, verdict: Verdict) -> float:
@@ -52,7 +51,7 @@ def learned_rhythm(job: JobView) -> float:
 def _learned(job: JobView, verdict: Verdict) -> float:
     """A job whose every tenth step is silent for a minute has shown so the first time; a save, by the one
     before."""
-    if job.phase not in _REPEATED_PHASES and verdict.cause not in _OF_LATER_ATTEMPTS:
+    if job.phase not in _REPEATED_PHASES and not verdict.is_of("come_through_before"):
         return 0.0
     silence = job.silences.longest(job.phase, job.iteration)
     whole = job.silences.longest_phase(job.phase) if job.phase in ("eval", "ckpt_save") else 0.0
@@ -78,8 +77,7 @@ def _default(job: JobView, verdict: Verdict) -> float:
         return seconds
     if verdict.klass == "checkpoint_io" and _waits_for_disk(job, verdict):
         return _DISK_SECONDS
-    # until it ends, a slow one looks the same
-    if not verdict.culprits or verdict.cause == "kernel_does_not_end":
+    if not verdict.culprits or verdict.is_of("like_a_slow_one"):
         if job.phase == "steady" and step:
             return max(60.0, _SYMMETRIC_STEPS * step)
         return _SYMMETRIC_SECONDS
@@ -96,7 +94,7 @@ def may_be_idle(job: JobView, alive: list[RankView], verdict: Verdict) -> bool:
     intent."""
     if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
         return False
-    return verdict.klass not in ("stopped", "rendezvous", "comm_init") and verdict.cause != "stale_file_lock"
+    return verdict.klass not in ("stopped", "rendezvous", "comm_init") and not verdict.is_of("never_meant")
 
 
 def _waits_for_disk(job: JobView, verdict: Verdict) -> bool:

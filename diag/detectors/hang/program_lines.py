@@ -12,7 +12,7 @@ from diag.detectors.hang.lock_circles import keeps_lock
 from diag.detectors.hang.own_locks import is_inside, lock_taken
 from diag.detectors.hang.partings import Parting, has_passed, head_of, parting, path_of
 from diag.detectors.hang.pipeline import awaited_message
-from diag.detectors.hang.rank_wait import BUSY_CHILD, LOCK_WAITS
+from diag.detectors.hang.rank_wait import LOCK_WAITS
 from diag.detectors.hang.reasons import (
     called_by,
     goes_round,
@@ -34,39 +34,8 @@ from diag.text.units import format_path
 
 # Causes of ranks and workers that go round in a loop and get on.
 _ROUND = ("dataloader_worker_slow", "goes_round")
-# Causes that a reason in the text takes the place of; of a child that computes it only gives the advice.
-_BUSY = ("busy", "busy_in_c")
-_BUSY_CHILD = (*BUSY_CHILD, "child_computes")
-# Causes of which more is known than a line that is read: the loop around whoever called it.
-_LOOPS = ("sleeps", "busy", *_ROUND)
-_UNLIKE_CALLS = ("calls_differ", "call_skipped", "groups_in_opposite_order")
-_ALL_IN_CALLS = (*_UNLIKE_CALLS, "call_unanswered", "all_ranks_wait", "nobody_sends")
-# Causes of ranks that may have come to another line than the others.
-_PARTED = (
-    *_ALL_IN_CALLS,
-    "not_in_collective",
-    "call_does_not_return",
-    "busy",
-    "busy_in_c",
-    "left_before_the_others",
-    "waits_at_store",
-)
-# Causes that a lock in the text explains.
-_IN_A_LOCK = (
-    "not_in_collective", "lock_not_released", "nobody_releases_lock", "threads_wait_for_each_other",
-    "dataloader_worker_blocked",
-)  # fmt: skip
-# Causes that say where a rank is, and little of why: its line may.
-_BARE = (
-    "not_in_collective",
-    "call_does_not_return",
-    "busy",
-    "busy_in_c",
-    "lock_not_released",
-    "nobody_releases_lock",
-    "waits_at_store",
-    *NOBODY.values(),
-)
+# Causes that say as little of why as those that only have a place: its line may.
+_BARE = ("lock_not_released", "nobody_releases_lock", *NOBODY.values())
 _NOBODY = "nobody_releases_lock"
 _MOST_CLAUSES = 2
 
@@ -80,7 +49,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     thread = thread_of(rank, verdict)
     frames = path_of(thread)
     place = job.program.at(frames[-1] if frames else None)
-    if place is None and verdict.cause not in _LOOPS:
+    if place is None and not verdict.is_of("loop"):
         return verdict
     clauses: list[str] = []
     cwd = job.run.cwd
@@ -97,23 +66,24 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         clauses += filter(None, (reason.words,))
         if verdict.cause == "sleeps":
             clauses += _zombies(rank)
-        cause = verdict.cause if verdict.cause in _BUSY_CHILD else reason.kind
+        # of a child that computes it only gives the advice
+        cause = verdict.cause if verdict.is_of("child_computes") else reason.kind
         verdict = replace(verdict, reason=reason, cause=cause)
     elif verdict.cause in _ROUND and (found := loop_at(frames, job.program)) is not None:
         clauses.append(f"it goes round in the loop {head_of(found[1], found[0].file, cwd)}")
     elif (
         place is not None
-        and verdict.cause in _IN_A_LOCK
+        and (verdict.is_of("outside", "lock") or verdict.cause == "dataloader_worker_blocked")
         and thread is not None
         and verdict.by_kernel <= (verdict.cause == _NOBODY)
     ):
         verdict = _with_lock(verdict, rank, thread, place, job)
     elif verdict.cause == "message_not_met" and (made := awaited_message(rank, job)):
         clauses.append(f"rank {rank.rank} waits for what `{made}` began")
-    in_calls = verdict.cause in _ALL_IN_CALLS
+    in_calls = verdict.is_of("calls")
     skipped = verdict.cause == "call_skipped"
     parted = None
-    if verdict.cause in _PARTED:
+    if in_calls or verdict.is_of("place") or verdict.cause == "left_before_the_others":
         passed = verdict.collectives.passed if verdict.collectives is not None else ()
         in_order = skipped and all(one.seen_next for one in passed)
         parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)
@@ -122,7 +92,8 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         verdict = _apart(replace(verdict, parted=parted.for_good), parted)
     elif skipped and waits_in_backward(verdict, job) and has_passed(rank, verdict.waiting, job):
         verdict = replace(verdict, cause="gradient_left_out")
-    if verdict.culprits and verdict.cause in _BARE and not clauses and place is not None:
+    bare = verdict.is_of("place") or verdict.cause in _BARE
+    if verdict.culprits and bare and not clauses and place is not None:
         clauses.append(f"its line is `{place.text}`")
         if verdict.cause == "call_does_not_return" and (made := called_by(place, cwd)):
             clauses[-1] += f", where {made}"
@@ -137,10 +108,11 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     if verdict.cause == "all_ranks_wait" and parted.for_good:
         return replace(verdict, cause="ways_differ")
     everybody = verdict.everyone
-    if verdict.cause in _UNLIKE_CALLS and not parted.apart and 2 * len(verdict.culprits) == len(everybody):
+    unlike = verdict.is_of("unlike_calls")
+    if unlike and not parted.apart and 2 * len(verdict.culprits) == len(everybody):
         # nobody is to say who was to go round once more
         return replace(verdict, cause="calls_differ", culprits=tuple(sorted(everybody)), waiting=())
-    if verdict.cause not in _UNLIKE_CALLS or {*parted.apart, *parted.others} != {*everybody}:
+    if not unlike or {*parted.apart, *parted.others} != {*everybody}:
         return verdict
     ahead = len(parted.apart) - len(parted.others)
     if ahead > 0 or (ahead == 0 and not parted.kind):
@@ -212,9 +184,9 @@ def _reason(
         if caught is not None and (reason is None or reason.kind == "polls"):
             return replace(tries_again(caught[1]), words=reason.words if reason is not None else "")
         return reason
-    if verdict.cause not in (*_BUSY, *_BUSY_CHILD) or not verdict.culprits:
+    if not verdict.is_of("computes", "child_computes") or not verdict.culprits:
         return None
-    if verdict.cause in _BUSY and any(
+    if verdict.is_of("computes") and any(
         not _at_one(frames, paths.get(other, [])) for other in verdict.culprits
     ):
         return None

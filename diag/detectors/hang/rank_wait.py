@@ -34,7 +34,6 @@ _WITH_OTHERS = {
 }
 
 PEER_WAITS = tuple(_WITH_OTHERS)
-BUSY_CHILD = ("dataloader_worker_busy", "checkpoint_writer_busy")
 # Ours, a second: who works between short waits wakes up so often. Between two readings half a second apart one waking up is none.
 _GOES_ON_SWITCHES = 2.0
 _COMPUTES_RATIO = 0.5  # of the time, on a core or ready for one

@@ -22,13 +22,6 @@ try:
 except ImportError:  # Python 3.10
     import sre_parse
 
-POLLS = (
-    "polls", "gets_on_slowly", "retries", "polls_for_file", "polls_for_lock_file", "polls_for_process", "polls_for_thread",
-    "polls_for_service",
-)  # fmt: skip
-REASONS = frozenset(
-    (*POLLS, "file_locked", "file_lock_not_free", "regular_expression", "database_query", "loops")
-)
 _LONGEST = 160  # characters of a value that is quoted
 _CALLS = re.compile(r"(?P<name>(?<![\w.])[A-Za-z_][\w.]*|\.\w+) ?\(")
 _PATTERNS = ("search", "match", "fullmatch", "sub", "subn", "findall", "split", "finditer")

@@ -16,7 +16,7 @@ from diag.state.view import JobView
 from diag.text.units import format_path
 
 # Causes of a rank that waits in a call of its own line, or where nobody is to blame.
-_MAY_WAIT = ("not_in_collective", "waits_at_store", "call_does_not_return", "sleeps", "all_ranks_wait")
+_MAY_WAIT = ("waits_at_store", "sleeps", "all_ranks_wait")
 _STORE = re.compile(r"Store\b|_store\b|\bstore\b")
 _OWNER = re.compile(r"([A-Za-z_][\w.]*)\.(?:wait|get|check|multi_get)\(")
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
@@ -41,7 +41,7 @@ class _Awaited:
 
 def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
     """Of ranks in one call for one key. Whoever has gone past the line that sets it holds them up, not they."""
-    if verdict.cause not in _MAY_WAIT or verdict.blamed_child is not None:
+    if not (verdict.is_of("outside") or verdict.cause in _MAY_WAIT) or verdict.blamed_child is not None:
         return verdict
     at_store = verdict.cause == "waits_at_store"  # by the kernel, of the culprits
     waiting = {

@@ -8,7 +8,6 @@ from dataclasses import replace
 from diag.detectors.hang.conditions import deadline
 from diag.detectors.hang.kernel_waits import wait_of
 from diag.detectors.hang.partings import head_of, path_of
-from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.verdict import Verdict, at_most
 from diag.model import Confidence
 from diag.model.observations import Block, ProgramPlace, VariablesRead
@@ -19,9 +18,6 @@ from diag.state.view import JobView
 from diag.text.units import format_seconds, format_time
 
 # Causes of a rank at a line of its own, or in a call of a library, that sleeps there.
-_SLEEPS = ("sleeps", "external_service", "not_in_collective", "call_does_not_return")
-_LIMITED = ("not_in_collective", "call_does_not_return", "worker_ended")
-_ROUND = ("busy", "loops", "goes_round", "sleeps")
 _TIMED = (
     "poll",
     "condition",
@@ -46,12 +42,14 @@ def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
         return verdict
     wait = _wait(rank, verdict, job)
     kind = wait.kind if wait is not None else ""
-    if verdict.cause in _SLEEPS and kind == "sleep":
+    outside = verdict.is_of("outside")
+    if kind == "sleep" and (outside or verdict.cause in ("sleeps", "external_service")):
         ends = _sleeps_until(rank)
         if ends is None:
             return _trying(verdict, rank, job) if _has_woken(rank) else verdict
         return _ending(verdict, "sleeps_once", f"{_name(verdict)} sleeps until", ends, now)
-    ends = _returns_at(rank, wait, verdict) if verdict.cause in _LIMITED and kind in _TIMED else None
+    limited = kind in _TIMED and (outside or verdict.cause == "worker_ended")
+    ends = _returns_at(rank, wait, verdict) if limited else None
     if ends is not None and ends > now:
         if verdict.cause == "worker_ended":  # it waits for something else, or has a limit for just that
             verdict = replace(verdict, words="")
@@ -63,7 +61,7 @@ def with_deadline(verdict: Verdict, job: JobView, now: float) -> Verdict:
     """Of a rank in a loop that a clock ends, by the text and the values that were read of its variables. Of one that polls
     what it polls for stays the cause."""
     rank = verdict.culprit(job)
-    if rank is None or verdict.blamed_child is not None or verdict.cause not in (*_ROUND, *POLLS):
+    if rank is None or verdict.blamed_child is not None or not verdict.is_of("loop"):
         return verdict
     read = job.program.variables(rank.rank, rank.placement.pid)
     if read is None or not read.time:
@@ -81,7 +79,7 @@ def with_deadline(verdict: Verdict, job: JobView, now: float) -> Verdict:
             if ends is None or ends + _LAST_ROUND_SECONDS <= now:
                 continue
             where = f"the loop {head_of(loop, frame.file, job.run.cwd)} goes by a clock: it goes on until"
-            if verdict.cause in _ROUND:
+            if not verdict.is_of("polls"):
                 found = _ending(replace(verdict, words="", reason=None), "loop_until_time", where, ends, now)
             else:
                 found = replace(_ending(verdict, verdict.cause, where, ends, now), chain=verdict.chain)

@@ -20,8 +20,7 @@ from diag.text.units import format_path, format_ranks
 
 _CANNOT_MATCH = ("mismatch", "order_cycle")  # of `Explanation.kind`
 # Causes of calls that cannot match, and of a rank that is elsewhere.
-_DIFFER = ("calls_differ", "call_skipped", "groups_in_opposite_order")
-_ELSEWHERE = ("not_in_collective", "call_does_not_return", "all_ranks_wait", "nobody_sends")
+_ELSEWHERE = ("all_ranks_wait", "nobody_sends")
 _MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 _DESTRUCTOR = "__del__"
 _FINALIZER = ("finalize.__call__", "finalize._exitfunc")  # of weakref.py, CPython 3.8-3.13
@@ -31,8 +30,8 @@ _NUMBER = re.compile(r"\d+")  # of a thread, or of a pool
 
 def with_unordered_calls(verdict: Verdict, job: JobView) -> Verdict:
     found = verdict.collectives
-    proven = found is not None and found.kind in _CANNOT_MATCH and verdict.cause in _DIFFER
-    if not proven and verdict.cause not in _ELSEWHERE:
+    proven = found is not None and found.kind in _CANNOT_MATCH and verdict.is_of("unlike_calls")
+    if not (proven or verdict.is_of("outside") or verdict.cause in _ELSEWHERE):
         return verdict
     if proven and (shared := _of_two_threads(verdict, job) or _of_another_thread(verdict, job)) is not None:
         return shared

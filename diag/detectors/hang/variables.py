@@ -15,7 +15,6 @@ from diag.detectors.hang.loops import (
 )
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.program_lines import thread_of
-from diag.detectors.hang.reasons import POLLS
 from diag.detectors.hang.rounds import rounds_that_differ
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model.observations import Frame, FrameVariables, ProgramPlace, ThreadStack
@@ -35,20 +34,10 @@ _MOST_NOTES = 5
 _MOST_IN_CALLS = 2  # more ranks, of a hang in which all wait
 _MOST_OTHERS = 16  # ranks compared
 _MOST_IN_WORDS, _MOST_APART = 2, 3
-_LOOPS = (*POLLS, "sleeps", "busy", "loops", "goes_round", "dataloader_worker_slow")
-# Causes of a rank of which its line may tell why it is there.
+# Other causes of a rank of which its line may tell why it is there.
 _AT_A_LINE = (
-    "busy",
-    "busy_in_c",
-    "not_in_collective",
-    "call_does_not_return",
-    "dataloader_worker_busy",
-    "sleeps",
-    "regular_expression",
-    "database_query",
-    "loops",
-    "waits_at_store",
-)
+    "dataloader_worker_busy", "sleeps", "regular_expression", "database_query", "loops",
+)  # fmt: skip
 _LONGEST_IN_WORDS = 90
 _HIDDEN = "***"
 _LONGEST_ARGUMENT = 40
@@ -131,7 +120,7 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
     if counted := rounds_that_differ(verdict, job):
         differs, clause, of_name = "", counted, False
     clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
-    if shown is not None and verdict.cause in _LOOPS:
+    if shown is not None and verdict.is_of("loop"):
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
         grows = growing(shown.values, _values(first)) if first is not None else ""
         steady = job.program.steady(rank.rank, read.pid, shown.frame)
@@ -144,7 +133,8 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
     verdict = replace(verdict, words=", ".join(filter(None, clauses)))
     if (
         of_name
-        and verdict.cause in {*POLLS} - {"retries"}
+        and verdict.is_of("polls")
+        and verdict.cause != "retries"
         and shown is not None
         and differs not in shown.conditions
     ):
@@ -158,12 +148,13 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
 
 def _shown(places: Sequence[_Place], verdict: Verdict) -> _Place | None:
     """Where the loop is that the verdict names, else where the rank is."""
-    heads = ((one, text) for one in places if verdict.cause in _LOOPS for text in one.texts[1:])
+    heads = ((one, text) for one in places if verdict.is_of("loop") for text in one.texts[1:])
     loop = next(
         (one for one, text in heads if text.startswith("while ") and f"the loop `{text}`" in verdict.words),
         None,
     )
-    return loop or (places[0] if places and verdict.cause in _AT_A_LINE else None)
+    at_a_line = verdict.is_of("place") or verdict.cause in _AT_A_LINE
+    return loop or (places[0] if places and at_a_line else None)
 
 
 # --- which frames

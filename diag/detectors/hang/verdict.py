@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diag.detectors.hang.catalogue import entry_of
 from diag.model import Confidence, Ground, numbered
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -69,6 +70,10 @@ class Verdict:
     def everyone(self) -> tuple[int, ...]:
         """The culprits first."""
         return (*self.culprits, *self.waiting)
+
+    def is_of(self, *kinds: str) -> bool:
+        """Whether its cause is of one of these `catalogue.KINDS`."""
+        return not entry_of(self.cause).kinds.isdisjoint(kinds)
 
     def noted(self, *notes: Note) -> Verdict:
         """With these besides those that it has."""
