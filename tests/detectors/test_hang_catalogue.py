@@ -66,7 +66,7 @@ def test_entry_is_whole(cause: str) -> None:
     assert set(row) <= {"classes", "kinds", "summary", "advice", "alone", "manual", *judged}
     assert entry.kinds <= {*CAUSE_KINDS}
     assert len(row.get("ground", {"none": ""})) == 1
-    assert row.get("proven_by", "kernel") == "kernel"
+    assert row.get("proven_by", "kernel") in ("kernel", "last_wait")
     assert set(row.get("alone", {})) <= {"summary", "advice"}
     assert entry.classes
     assert {*entry.manual} == {"en", "zh"}

@@ -6,9 +6,10 @@ which has words for each of them for every verdict. What stands in <live> of an 
 (`diag.model.what_holds`). `manual` has the paragraph in each language, or the name of the cause whose
 paragraph it shares.
 
-`ground` is why such a hang cannot end by itself, its kind and the fact (`proven_by: kernel`: only where the kernel shows
-it, not by stacks alone). `report_after` and `hang_after` are seconds of silence after which it is reported, and called a
-hang without such a ground, where these differ from those of other causes.
+`ground` is why such a hang cannot end by itself, its kind and the fact, which makes it critical, not a warning
+(`proven_by: kernel`: only where the kernel shows it, not by stacks alone; `last_wait`: only where the last wait of the
+chain is such a one, whatever the cause). `report_after` and `hang_after` are seconds of silence after which it is
+reported, and called a hang without such a ground, where these differ from those of other causes.
 
 `kinds` is what causes have in common, for what may be added to any of them (`KINDS`).
 """
@@ -68,7 +69,7 @@ class Entry:
     shares: str  # the cause that has the paragraph
     kinds: frozenset[str] = frozenset()
     ground: tuple[str, str] | None = None
-    by_kernel_alone: bool = False
+    proven_by: str = ""
     report_after: float | None = None
     hang_after: float = HANG_AFTER_SECONDS
 
@@ -86,7 +87,7 @@ class Entry:
             shares,
             frozenset(row.get("kinds", ())),
             next(iter(row.get("ground", {}).items()), None),
-            row.get("proven_by") == "kernel",
+            row.get("proven_by", ""),
             row.get("report_after"),
             row.get("hang_after", HANG_AFTER_SECONDS),
         )

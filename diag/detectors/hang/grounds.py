@@ -5,30 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diag.detectors.hang.catalogue import entry_of
+from diag.detectors.hang.kernel_causes import cause_of_dead_end
 from diag.detectors.hang.patience import learned_rhythm
 from diag.detectors.hang.verdict import Verdict
 from diag.model import Ground
 from diag.state.view import JobView
 from diag.text.units import format_ranks, format_seconds
 
-# By the kernel, of the last wait of the chain.
-_DEAD_ENDS = {
-    "owner_ended": ("dead_end", "the thread that holds the lock has ended"),
-    "only_self": ("dead_end", "no other process is left at the other end of the pipe"),
-    "alone": ("dead_end", "no other thread is left in the process that could release the lock"),
-    "stopped": (
-        "stopped",
-        "the process waited for is stopped by a signal: only another signal lets it go on",
-    ),
-    "frozen": (
-        "frozen",
-        "the process waited for is frozen with its cgroup: only whoever froze it can let it go on",
-    ),
-}
-_WITHOUT_OTHERS = {  # by the kind of that wait, where nobody is known who could end it
-    "fifo_open": ("dead_end", "no process has opened the other end of the FIFO"),
-    "terminal": ("dead_end", "it waits for somebody to type"),
-}
 # Ours: a wait so far outside of what the job has shown is no slow step.
 _RHYTHMS = 20.0
 _BUSY_SECONDS = 1800.0  # who computes may come to an end
@@ -39,7 +22,8 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
         yield Ground("captured", "the evidence was captured at one moment, as that of a hang")
         return
     entry = entry_of(verdict.cause)
-    if entry.ground is not None and (verdict.by_kernel or not entry.by_kernel_alone):
+    proven = not entry.proven_by or (entry.proven_by == "kernel" and verdict.by_kernel)
+    if entry.ground is not None and proven:
         kind, fact = entry.ground
         everyone = format_ranks(tuple(sorted(set(verdict.everyone))))
         culprits, xid = format_ranks(verdict.culprits), verdict.cause.replace("xid_", "Xid ")
@@ -61,9 +45,9 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
 def _dead_end(verdict: Verdict) -> Ground | None:
     if verdict.chain is None or verdict.chain.behind is not None:  # or only probably there
         return None
-    wait = verdict.chain.last.wait
-    found = _DEAD_ENDS.get(wait.dead_end) or (None if wait.others else _WITHOUT_OTHERS.get(wait.kind))
-    return None if found is None else Ground(*found)
+    cause = cause_of_dead_end(verdict.chain.last.wait)
+    ground = entry_of(cause).ground if cause else None
+    return None if ground is None else Ground(*ground)
 
 
 def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:

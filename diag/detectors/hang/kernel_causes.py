@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.model.observations.waits import Wait
 from diag.state.wait_chain import Chain, Step
 
 # Why the last wait cannot end by itself.
@@ -12,6 +13,7 @@ _DEAD_ENDS = {
     "frozen": "frozen",
     "stopped": "process_stopped",
 }
+_WITHOUT_OTHERS = {"fifo_open": "fifo_without_other_end", "terminal": "waits_for_input"}
 # What the first thread waits for, where somebody else is to end that.
 _BY_FIRST = {
     "join": "thread_does_not_end",
@@ -30,8 +32,7 @@ _BY_LAST = {
     **dict.fromkeys(("tcp_connect", "connect"), "peer_does_not_answer"),
     **dict.fromkeys(("tcp_send", "send"), "peer_does_not_read"),
     "tcp_accept": "nobody_connects",
-    "fifo_open": "fifo_without_other_end",
-    "terminal": "waits_for_input",
+    **_WITHOUT_OTHERS,
     "file_io": "file_system_does_not_answer",
     "sleep": "sleeps",
 }
@@ -71,6 +72,11 @@ def kernel_cause(chain: Chain) -> str:
     if last.wait.kind == "file_io" and last.wait.mount_answers:
         return ""  # slow, or one file of it
     return _BY_LAST.get(last.wait.kind, "")
+
+
+def cause_of_dead_end(wait: Wait) -> str:
+    """Of one that cannot end by itself, or that nobody is known who could end; empty for any other."""
+    return _DEAD_ENDS.get(wait.dead_end) or ("" if wait.others else _WITHOUT_OTHERS.get(wait.kind, ""))
 
 
 def is_closed(chain: Chain) -> bool:
