@@ -34,6 +34,8 @@ from diag.text.units import format_path
 
 # Causes of ranks and workers that go round in a loop and get on.
 _ROUND = ("dataloader_worker_slow", "goes_round")
+# Other causes of ranks that may have come to another line than the others.
+_PARTED = ("left_before_the_others",)
 # Causes that say as little of why as those that only have a place: its line may.
 _BARE = ("lock_not_released", "nobody_releases_lock", *NOBODY.values())
 _NOBODY = "nobody_releases_lock"
@@ -83,7 +85,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     in_calls = verdict.is_of("calls")
     skipped = verdict.cause == "call_skipped"
     parted = None
-    if in_calls or verdict.is_of("place") or verdict.cause == "left_before_the_others":
+    if in_calls or verdict.is_of("place") or verdict.cause in _PARTED:
         passed = verdict.collectives.passed if verdict.collectives is not None else ()
         in_order = skipped and all(one.seen_next for one in passed)
         parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)
