@@ -28,22 +28,22 @@ from diag.text.tables import load_table
 # Without a ground of its own a wait is a hang only after so long.
 HANG_AFTER_SECONDS = 300.0
 
-KINDS = {
-    "outside": "its peers wait in a call, it is elsewhere, and what it waits for is not known",
-    "place": "where it is is known, not why",
-    "computes": "it computes itself",
-    "child_computes": "a process that it waits for computes",
-    "lock": "by its stack it waits for a lock",
-    "loop": "it goes round in a loop",
-    "polls": "that loop looks again and again for something",
-    "calls": "all are in calls, and some of them do not end",
-    "unlike_calls": "these are not the same",
-    "asks_one": "of several that stand at one line, all may have asked one service or process",
-    "of_all": "nothing tells which of them should have gone first",
-    "like_a_slow_one": "until it ends, one that is only slow looks the same",
-    "come_through_before": "an attempt before this one has been through the phase",
-    "never_meant": "no program waits so by intent",
-}
+KINDS = (
+    "outside",  # its peers wait in a call, it is elsewhere, and what it waits for is not known
+    "place",  # where it is is known, not why
+    "computes",  # it computes itself
+    "child_computes",  # a process that it waits for computes
+    "lock",  # by its stack it waits for a lock
+    "loop",  # it goes round in a loop
+    "polls",  # that loop looks again and again for something
+    "calls",  # all are in calls, and some of them do not end
+    "unlike_calls",  # these are not the same
+    "asks_one",  # of several that stand at one line, all may have asked one service or process
+    "of_all",  # nothing tells which of them should have gone first
+    "like_a_slow_one",  # until it ends, one that is only slow looks the same
+    "come_through_before",  # an attempt before this one has been through the phase
+    "never_meant",  # no program waits so by intent
+)
 
 # In the order in which the manual has them.
 FILES = (

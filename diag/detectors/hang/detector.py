@@ -59,6 +59,7 @@ _STIRRED_SECONDS = 45.0
 _PAUSE_SECONDS = 60.0  # ours: of helpers, what stirs more seldom does not work for the job, however long a hang takes to be reported
 _TOGETHER_SECONDS = 0.5  # ours: stacks of one round of samples
 _NEVER = -1e9
+_LOOK = "run `diag dump --all-ranks` to see the reason"
 # Classes of culprits that move and yet hold the others up; data preparation, compilers and saves are known to take long.
 _ELSEWHERE = ("peer_not_joined", "rendezvous", "unknown", "data_loading", "lock_deadlock", "gil_deadlock")
 
@@ -176,7 +177,7 @@ class HangDetector:
             yield NotChecked(
                 f"hang class of {format_ranks(blind)}",
                 "no Python stack could be read yet",
-                "<live>run `diag dump --all-ranks` to see the reason</live>",
+                f"<live>{_LOOK}</live>",
             )
 
 
