@@ -16,7 +16,13 @@ from diag.cli.chinese_help import say
 from diag.cli.explain import word_page
 from diag.cli.main import make_parser
 from diag.knowledge import table as knowledge
-from diag.knowledge.env_lint import invented, nccl_variables, removed_from_nccl, renamed_in_torch, torch_variables
+from diag.knowledge.env_lint import (
+    invented,
+    nccl_variables,
+    removed_from_nccl,
+    renamed_in_torch,
+    torch_variables,
+)
 from diag.knowledge.words import known_variables, names, page_of
 from diag.knowledge.xids import xids
 from diag.outputs.chinese import by_line
