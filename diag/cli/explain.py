@@ -1,5 +1,5 @@
 """`diag explain WORDS`: the manual page of a finding, its part on a class or cause, in English or Chinese; what a
-variable, an Xid, an errno or a result of NCCL means; or what diag makes of a pasted line."""
+variable, an Xid, an errno or a result of NCCL or HCCL means; or what diag makes of a pasted line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="a finding, such as hang; a class or cause, as diag prints it: data_loading, hang/data_loading, "
         "'hang (data_loading)'; a rule; a variable (NCCL_IB_GID_INDEX), an Xid ('Xid 79'), an errno (ENOSPC), a "
-        "result of NCCL (ncclSystemError); or a pasted line of a log; without one: list the findings",
+        "result of NCCL or HCCL (ncclSystemError, HCCL_E_TIMEOUT); or a pasted line of a log; without one: list the findings",
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON (diag.explain/1)")
     parser.add_argument(
@@ -94,7 +94,7 @@ def _word_or_line(
 ) -> int:
     """A word of the field, with the paragraphs of findings whose cause it is, and what diag finds where a log has
     the line that goes with it; else the line itself."""
-    name, page = page_of(asked)
+    name, page = word_page(asked, lang)
     line = line_with(name) or ("" if page else asked)
     document = _read(line) if len(line.split()) > 1 else None
     known = [] if page or (document and _recognised(document)) else _rules_with(asked)
@@ -130,6 +130,16 @@ def _word_or_line(
         pages_of = " | ".join(f"diag explain {one}" for one in dict.fromkeys(one["id"] for one in findings))
         print(f"{os.linesep}{'整页' if lang == 'zh' else 'the whole page'}: {pages_of}")
     return 0
+
+
+def word_page(asked: str, lang: str) -> tuple[str, dict[str, str]]:
+    """The page of a word of the field; `diag doctor --env` has the same words of variables, and so the same Chinese."""
+    name, page = page_of(asked)
+    if lang == "en":
+        return name, page
+    from diag.outputs.chinese import by_line
+
+    return name, {by_line(heading, "doctor"): by_line(text, "doctor") for heading, text in page.items()}
 
 
 def _read(line: str) -> dict[str, Any]:
