@@ -46,9 +46,7 @@ def test_every_line_that_a_reader_quotes_is_explained_without_its_head() -> None
     assert [text for text in lines if not meaning(message_of(text), "en") or not meaning(text, "zh")] == []
 
 
-def test_every_kind_of_line_in_the_captures_is_explained_without_its_head(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_kind_of_line_in_the_captures_is_explained_without_its_head() -> None:
     kinds: dict[tuple[str, ...], str] = {}
     for log in sorted(CAPTURES.rglob("*.log")):
         for line in log.read_text(errors="replace").splitlines():
@@ -57,9 +55,7 @@ def test_every_kind_of_line_in_the_captures_is_explained_without_its_head(
                 kinds.setdefault((*re.findall("[A-Za-z]{3,}", text)[:3],), text)
 
     assert len(kinds) > 10
-    for text in kinds.values():
-        assert main(["explain", text, "--lang", "en"]) == 0, text
-    capsys.readouterr()
+    assert [text for text in kinds.values() if not meaning(text, "en")] == []
 
 
 @pytest.mark.parametrize(
