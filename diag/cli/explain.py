@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from diag.cli.nccl_meaning import meaning, message_of
 from diag.knowledge import words
 from diag.knowledge.words import line_with, page_of
 from diag.outputs import manual
@@ -98,6 +99,9 @@ def _word_or_line(
     line = line_with(name) or ("" if page else asked)
     document = _read(line) if len(line.split()) > 1 else None
     known = [] if page or (document and _recognised(document)) else _rules_with(asked)
+    if document and not page and not known and not _recognised(document):
+        page = meaning(asked, lang)
+        name, document = (asked, None) if page else (name, document)
     if not page and not known and (document is None or not document["findings"]):
         shown = ", and diag does not recognise it as a line of a log" if len(asked.split()) > 1 else ""
         raise DiagError(
@@ -150,7 +154,7 @@ def _read(line: str) -> dict[str, Any]:
 
     first: dict[str, Any] = report(replay_text(line))
     forms = _FORMS if os.linesep not in line and not _recognised(first) else ()
-    others = (report(replay_text(form.replace("{}", line))) for form in forms)
+    others = (report(replay_text(form.replace("{}", message_of(line)))) for form in forms)
     return next(filter(_recognised, others), first)
 
 
