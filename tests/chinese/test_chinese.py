@@ -16,7 +16,7 @@ from diag.outputs.chinese import by_line, catalogue, in_chinese, of_finding, po,
 from diag.outputs.chinese.templates import Catalogue, Template, places, plain_places
 from diag.outputs.chinese.values import SILENT, lost, stem
 from diag.outputs.terminal.text import dump_text
-from tests.chinese import LEFT, left, texts
+from tests.chinese import LEFT, in_code, left, texts
 from tests.chinese.commands import said_in, without_chinese
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -38,6 +38,13 @@ def test_texts_without_chinese_grow_no_more() -> None:
 
     assert len(found) <= kept + MARGIN, f"give these Chinese in diag/outputs/chinese/*.po: {found}"
     assert len(found) >= kept - MARGIN, "fewer are left: python -m tests.chinese writes the number"
+
+
+def test_sentences_of_the_code_without_chinese_grow_no_more() -> None:
+    found, kept = in_code.without_entry(), int(in_code.LEFT.read_text())
+
+    assert len(found) <= kept, f"give these Chinese in diag/outputs/chinese/*.po: {found}"
+    assert len(found) >= kept - MARGIN, "fewer are left: python -m tests.chinese.in_code writes the number"
 
 
 @pytest.mark.parametrize("path", CATALOGUES, ids=NAMES)
