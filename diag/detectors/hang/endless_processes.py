@@ -165,10 +165,10 @@ def joined_before_drained(scene: Scene) -> Endless | None:
     process, feeder = feeders[0]
     if not feeder.same or feeder.wait.kind != "pipe_write" or feeder.wait.pids != {joins.process.pid}:
         return None
-    pid, thread = scene.process.pid, f"thread {feeder.name} (tid {feeder.tid})"
-    waits = f"waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its {thread}"
+    pid, name = scene.process.pid, f"thread {feeder.name} (tid {feeder.tid})"
+    waits = f"waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its {name}"
     if not puts:
-        waits = f"has still to write what it put into a queue, and {thread} of pid {process.pid}, whose turn it is,"
+        waits = f"has still to write what it put into a queue, and {name} of pid {process.pid}, whose turn it is,"
     words = (
         f"pid {pid} {waits} writes to a full pipe that only pid {joins.process.pid} could read, which waits for "
         f"{'it' if puts else f'pid {pid}'} to end"
