@@ -147,7 +147,7 @@ class HangDetector:
             grounds=verdict.grounds,
             confidence=verdict.confidence,
             ranks=() if alike else verdict.culprits,
-            waiting_ranks=verdict.culprits if alike else verdict.waiting,
+            waiting_ranks=tuple(sorted(verdict.everyone)) if alike else verdict.waiting,
             since=verdict.since,
             cause=verdict.cause,
             summary=describe(verdict, job, now),
@@ -324,6 +324,8 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
     """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
     node's ranks the job hub judges."""
     ranks = job.ranks.known(verdict.culprits)
+    if verdict.cause == "key_of_each_process":
+        return True
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
     if verdict.cause in ("messages_do_not_match", "two_threads_use_one_group"):

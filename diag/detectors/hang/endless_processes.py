@@ -168,7 +168,9 @@ def joined_before_drained(scene: Scene) -> Endless | None:
     pid, name = scene.process.pid, f"thread {feeder.name} (tid {feeder.tid})"
     waits = f"waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its {name}"
     if not puts:
-        waits = f"has still to write what it put into a queue, and {name} of pid {process.pid}, whose turn it is,"
+        waits = (
+            f"has still to write what it put into a queue, and {name} of pid {process.pid}, whose turn it is,"
+        )
     words = (
         f"pid {pid} {waits} writes to a full pipe that only pid {joins.process.pid} could read, which waits for "
         f"{'it' if puts else f'pid {pid}'} to end"
