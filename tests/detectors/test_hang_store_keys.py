@@ -213,3 +213,57 @@ def test_key_that_is_alike_on_all_ranks_is_not_said_to_be_of_each(
     found = told_of_own_key(tmp_path, made, names, seed)
 
     assert found.cause in ("key_not_set", "waits_for_key") and "for itself" not in found.summary
+
+
+ROUNDS = """
+store = dist.TCPStore("10.0.0.1", 29500)
+for step, x in enumerate(batches):
+    norm = backward(x)
+    if not isfinite(norm):
+        LEAVES
+    all_reduce(x)  # reduces
+if rank == 0:
+    store.set("exported", "1")
+else:
+    store.wait(["exported"])  # waits
+"""
+
+
+def told_of_rounds(tmp_path: Path, leaves: str, steps: tuple[str, str]) -> Finding:
+    path = tmp_path / "loop.py"
+    text = ROUNDS.replace("LEAVES", leaves)
+    path.write_text(text)
+    stacks: dict[int, Sequence[str]] = {
+        rank: [f"<module> {path}:{line_of(text, mark)}", *more]
+        for rank, mark, more in ((0, "reduces", [REDUCE]), (1, "waits", []), (2, "reduces", [REDUCE]))
+    }
+    story = steady(world=3)
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        held(story, rank, stacked, {"<module>": {"step": steps[rank == 1]}})
+    story.still(30.0, stacks)
+    return story.the("held-up")
+
+
+def test_rank_that_went_round_as_often_left_the_call_out_in_one_round(tmp_path: Path) -> None:
+    found = told_of_rounds(tmp_path, "continue", ("159", "159"))
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("round_left_out", (1,), (0, 2))
+    assert "`step` is 159 on either side, so that a round went past that call" in found.summary
+    assert f"(`if not isfinite(norm):` ({tmp_path}/loop.py:5) continues)" in found.summary
+    assert "for the key `exported`" in found.summary and "decide together" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("leaves", "steps"),
+    [("continue", ("159", "140")), ("break", ("159", "159")), ("clip(x)", ("159", "159"))],
+    ids=["fewer rounds", "broken off", "no way past"],
+)
+def test_rank_that_may_have_left_the_loop_early_is_not_said_to_have_left_out_a_round(
+    tmp_path: Path, leaves: str, steps: tuple[str, str]
+) -> None:
+    found = told_of_rounds(tmp_path, leaves, steps)
+
+    assert (found.cause, found.ranks) == ("waits_for_key", (1,))
+    assert "either side" not in found.summary and "rank 1 has left the loop" in found.summary
