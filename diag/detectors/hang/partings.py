@@ -18,7 +18,7 @@ from diag.text.units import format_path
 _CONDITIONS = ("if", "elif", "else")
 _LOOPS = ("while", "for")
 # As torch, transformers, accelerate, Lightning and people's own code call it.
-_OF_RANK = re.compile(
+OF_RANK = re.compile(
     r"rank|main_process|is_main|is_master|(?:global|process)_zero|is_leader|is_chief|coordinator", re.I
 )
 _NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*")
@@ -263,7 +263,7 @@ def _kind(block: Block, place: ProgramPlace, other: ProgramPlace) -> str:
     """Of a condition on the rank. Where the other is in another branch of it, both were meant to make a call there."""
     around = {one.line for one in place.around}
     branches = any(one.kind in ("elif", "else") and one.line not in around for one in other.around)
-    return "rank" if _OF_RANK.search(block.text) and block.kind == "if" and not branches else ""
+    return "rank" if OF_RANK.search(block.text) and block.kind == "if" and not branches else ""
 
 
 def _left_out(one: _Side, other: _Side, cwd: str) -> Parting | None:

@@ -70,7 +70,6 @@ _BARE = (
 )
 _NOBODY = "nobody_releases_lock"
 _MOST_CLAUSES = 2
-_BY_KIND = {"loop": "left_the_loop", "round": "round_left_out", "rank": "call_of_some_ranks"}
 _OF_ONE_SIDE = ("not_in_collective", "waits_at_store", "waits_for_key", "call_does_not_return")
 
 
@@ -151,7 +150,9 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     if ahead > 0 or (ahead == 0 and not parted.kind):
         return verdict
     culprits = tuple(sorted(parted.apart))
-    cause = _BY_KIND.get(parted.kind, verdict.cause)
+    cause = {"loop": "left_the_loop", "round": "round_left_out", "rank": "call_of_some_ranks"}.get(
+        parted.kind, verdict.cause
+    )
     return replace(
         verdict,
         klass="collective_mismatch",
