@@ -50,6 +50,7 @@ _PARTED = (
     "busy_in_c",
     "left_before_the_others",
     "waits_at_store",
+    "waits_for_key",
 )
 # Causes that a lock in the text explains.
 _IN_A_LOCK = (
@@ -69,6 +70,7 @@ _BARE = (
 )
 _NOBODY = "nobody_releases_lock"
 _MOST_CLAUSES = 2
+_OF_ONE_SIDE = ("not_in_collective", "waits_at_store", "waits_for_key", "call_does_not_return")
 
 
 def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
@@ -117,7 +119,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         passed = verdict.collectives.passed if verdict.collectives is not None else ()
         in_order = skipped and all(one.seen_next for one in passed)
         parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)
-    if parted is not None:
+    if parted is not None and (verdict.cause != "waits_for_key" or parted.kind in ("loop", "round")):
         clauses.append(parted.text)
         verdict = _apart(replace(verdict, parted=parted.for_good), parted)
     elif skipped and waits_in_backward(verdict, job) and has_passed(rank, verdict.waiting, job):
@@ -137,6 +139,8 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     if verdict.cause == "all_ranks_wait" and parted.for_good:
         return replace(verdict, cause="ways_differ")
     everybody = verdict.everyone
+    if parted.kind == "round" and {*parted.apart} == {*verdict.culprits} and verdict.cause in _OF_ONE_SIDE:
+        return replace(verdict, cause="round_left_out")
     if verdict.cause in _UNLIKE_CALLS and not parted.apart and 2 * len(verdict.culprits) == len(everybody):
         # nobody is to say who was to go round once more
         return replace(verdict, cause="calls_differ", culprits=tuple(sorted(everybody)), waiting=())
@@ -146,7 +150,9 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     if ahead > 0 or (ahead == 0 and not parted.kind):
         return verdict
     culprits = tuple(sorted(parted.apart))
-    cause = {"loop": "left_the_loop", "rank": "call_of_some_ranks"}.get(parted.kind, verdict.cause)
+    cause = {"loop": "left_the_loop", "round": "round_left_out", "rank": "call_of_some_ranks"}.get(
+        parted.kind, verdict.cause
+    )
     return replace(
         verdict,
         klass="collective_mismatch",
