@@ -86,7 +86,7 @@ test-cluster: $(VENV)/.job cluster-packages ## several nodes on one machine, and
 test-vm: $(VENV)/.diag vm-packages ## RDMA (soft-RoCE) and memory troubles (cgroup v2) in a virtual machine (some 8 minutes, the first time 10)
 	$(PYTEST) -m vm tests/vm -s
 
-dashboards: cluster-packages ## write dashboards/*.json anew, and draw their panels over recorded jobs
+dashboards: cluster-packages ## write dashboards/*.json (and zh/) anew, and draw their panels over recorded jobs
 	$(BIN)/python -m tests.dashboards.build
 	$(BIN)/python -m tests.dashboards.draw
 

@@ -125,13 +125,14 @@ def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
 
         yield from check_variables(command)
         return
-    from diag.preflight import check_machine
     from diag.preflight.beside import beside
-    from diag.preflight.network import check_network
     from diag.preflight.software import check_software, stop_asking
 
     software = beside(check_software(command, loads=not args.no_load, swift_version=args.swift_version or ""))
     try:
+        from diag.preflight.checks import check_machine  # while CMD's Python starts
+        from diag.preflight.network import check_network
+
         yield from check_machine(command)
         yield from check_network(command, args.wait)
         yield from software

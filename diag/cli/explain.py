@@ -1,5 +1,5 @@
 """`diag explain WORDS`: the manual page of a finding, its part on a class or cause, in English or Chinese; what a
-variable, an Xid, an errno or a result of NCCL means; or what diag makes of a pasted line."""
+variable, an Xid, an errno or a result of NCCL or HCCL means; or what diag makes of a pasted line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from diag.cli.nccl_meaning import meaning, message_of
 from diag.knowledge import words
 from diag.knowledge.words import line_with, page_of
 from diag.outputs import manual
@@ -39,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="a finding, such as hang; a class or cause, as diag prints it: data_loading, hang/data_loading, "
         "'hang (data_loading)'; a rule; a variable (NCCL_IB_GID_INDEX), an Xid ('Xid 79'), an errno (ENOSPC), a "
-        "result of NCCL (ncclSystemError); or a pasted line of a log; without one: list the findings",
+        "result of NCCL or HCCL (ncclSystemError, HCCL_E_TIMEOUT); or a pasted line of a log; without one: list the findings",
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON (diag.explain/1)")
     parser.add_argument(
@@ -94,10 +95,13 @@ def _word_or_line(
 ) -> int:
     """A word of the field, with the paragraphs of findings whose cause it is, and what diag finds where a log has
     the line that goes with it; else the line itself."""
-    name, page = page_of(asked)
+    name, page = word_page(asked, lang)
     line = line_with(name) or ("" if page else asked)
     document = _read(line) if len(line.split()) > 1 else None
     known = [] if page or (document and _recognised(document)) else _rules_with(asked)
+    if document and not page and not known and not _recognised(document):
+        page = meaning(asked, lang)
+        name, document = (asked, None) if page else (name, document)
     if not page and not known and (document is None or not document["findings"]):
         shown = ", and diag does not recognise it as a line of a log" if len(asked.split()) > 1 else ""
         raise DiagError(
@@ -132,6 +136,16 @@ def _word_or_line(
     return 0
 
 
+def word_page(asked: str, lang: str) -> tuple[str, dict[str, str]]:
+    """The page of a word of the field; `diag doctor --env` has the same words of variables, and so the same Chinese."""
+    name, page = page_of(asked)
+    if lang == "en":
+        return name, page
+    from diag.outputs.chinese import by_line
+
+    return name, {by_line(heading, "doctor"): by_line(text, "doctor") for heading, text in page.items()}
+
+
 def _read(line: str) -> dict[str, Any]:
     """The report of these lines alone, as `diag replay` makes it. Who pastes a line often omits what precedes
     its message: where the line itself is not recognised, it is read as one of the kernel, of NCCL and of torch."""
@@ -140,7 +154,7 @@ def _read(line: str) -> dict[str, Any]:
 
     first: dict[str, Any] = report(replay_text(line))
     forms = _FORMS if os.linesep not in line and not _recognised(first) else ()
-    others = (report(replay_text(form.replace("{}", line))) for form in forms)
+    others = (report(replay_text(form.replace("{}", message_of(line)))) for form in forms)
     return next(filter(_recognised, others), first)
 
 

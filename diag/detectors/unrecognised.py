@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import NATIVE
 from diag.knowledge.data_samples import SampleTracker, may_begin
-from diag.knowledge.log_prefix import message_of
-from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, OF_LAUNCHER
+from diag.knowledge.log_prefix import Message, message_of
+from diag.knowledge.tracebacks import (
+    ASKED_TO_END,
+    CHAIN,
+    FRAME,
+    NOT_ITS_END,
+    OF_LAUNCHER,
+    behind_prefix,
+)
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import LogLine
 from diag.state.own_code import is_own_file
@@ -30,7 +37,7 @@ _MAY = re.compile(
     r"rror|received by PID|nccl|segfault|xception|Interrupt|Exit"
     r"|Traceback|File \"|ERROR|FATAL|CRITICAL|WARN|Fatal|fatal|illed|fault|bort|Assertion"
     r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|CANCELLED|Failed|EVICTED|Command '"
-    r"|[A-Za-z_.]{3,80}: "
+    r"|[A-Za-z_.]{3,80}: |(?:eceiv|ot |aught ).{0,30}(?:SIG|ignal)"
 )
 _CLASS = r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}"
 # CPython 3.8-3.14 below frames, whatever its name is; elsewhere by the usual endings.
@@ -38,6 +45,10 @@ _RAISED = re.compile(rf"({_CLASS})(?:: (.*)|:?$)")
 _NAMED = re.compile(
     r"((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Timeout))(?:: (.*)|:?$)"
 )
+# The same as a module's, whose name is its own:   http.client.IncompleteRead: IncompleteRead(4835 bytes read, 5405 more expected)
+_OF_MODULE = re.compile(r"((?:[a-z_]\w{0,100}\.){1,12}[A-Z]\w{0,100})(?:: (.*)|:$)")
+# A line of source, as warnings quote it:   torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)
+_SOURCE = re.compile(r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$")
 _FILE = re.compile(r'\s*(?:\| {1,3})?File "([^"\n]{1,400})", line (\d{1,7})(?:, in (\S{1,200}))?')
 # Around the exception that a worker raised, its parent's (ray 2.x, multiprocessing, concurrent.futures, torch 1.9-2.13):
 _WRAPPERS = (
@@ -114,6 +125,11 @@ _OF_PEER = (
     "that failed)? Is it the interface that the nodes share (NCCL_SOCKET_IFNAME), and does a firewall let its ports through? "
     "`diag doctor` on both nodes tries it."
 )
+_ASKED = (
+    "Nothing in the job is known to have failed: it was told to end. SIGTERM comes from scancel, a time limit (`sacct -j ID`), a pod's "
+    "eviction (`kubectl describe pod`), or a launcher whose other rank failed: look for an error above it, also on other nodes. SIGINT "
+    "is Ctrl-C, SIGHUP a terminal that was closed (nohup, tmux). Else start it again from its last checkpoint."
+)
 # of what only reports that another process failed
 _REPORTED = (
     "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
@@ -138,6 +154,7 @@ class _Claim:
     frames: tuple[str, ...] = ()
     wrapper: bool = False
     weak: bool = False  # it only has a word of failure
+    asked: str = ""  # the signal that it was told to end by
 
     @property
     def is_raised(self) -> bool:
@@ -197,9 +214,10 @@ class UnrecognisedFailureDetector(Detector):
             return
         message = message_of(fact.text)
         if not self._samples.is_of_data(fact.rank, message):
-            self._read(at, fact, message.text, message.level, message.rank is not None)
+            self._read(at, fact, message)
 
-    def _read(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
+    def _read(self, at: float, fact: LogLine, message: Message) -> None:
+        text, level, uncaught = message.text, message.level, message.rank is not None
         before = (
             self._before.setdefault(fact.rank, deque(maxlen=3))
             if len(self._before) < _MOST_RANKS
@@ -210,9 +228,20 @@ class UnrecognisedFailureDetector(Detector):
         elif FRAME.match(text):
             self._open.setdefault(fact.rank, _Open([])).frames.append(text)
             self._open[fact.rank].left = _STRANGERS
+        elif CHAIN in text:
+            self._chained(at, fact, before)
         elif not self._ends_traceback(at, fact, text, uncaught):
-            self._alone(at, fact, text, level, uncaught)
+            rank = message.rank if fact.rank is None else fact.rank  # Lightning writes [rank: 1]
+            self._alone(at, replace(fact, rank=rank), text, level, uncaught)
         before.append(text)
+
+    def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
+        """An excerpt may begin below the frames of what this sentence speaks of."""
+        text = next((line for line in reversed(before) if line.strip()), "")
+        match = _NAMED.match(text) or _OF_MODULE.match(text)
+        known = any(claim.text == text for claim in self._claims)
+        if match is not None and not known and fact.rank not in self._open:
+            self._add(at, replace(fact, text=text), "python", text, match[1], sure=True)
 
     def _begin(self, rank: int | None, before: deque[str]) -> None:
         if len(self._open) >= _MOST_RANKS:
@@ -242,10 +271,15 @@ class UnrecognisedFailureDetector(Detector):
     def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
         if "NCCL WARN " in fact.text:
             self._add(at, fact, "accelerator", fact.text)
+        if match := ASKED_TO_END.search(text[:300]):
+            self._add(at, fact, "scheduler", text, asked=_signal(match))
+            return
         if level in ("INFO", "DEBUG", "WARNING"):
             return
         bare = text.lstrip(" |+")
-        if match := _NAMED.match(bare):
+        if self._lines <= _FEW_LINES and (behind := behind_prefix(text)):
+            bare = behind
+        if match := _NAMED.match(bare) or (_OF_MODULE.match(bare) if self._lines <= _FEW_LINES else None):
             self._add(at, fact, "python", bare, match[1], sure=uncaught)
         elif NATIVE.search(text) or _SIGNALLED.search(text):
             self._add(at, fact, "native", text)
@@ -255,7 +289,12 @@ class UnrecognisedFailureDetector(Detector):
                 self._add(at, fact, klass or "other", text)
             elif _EXITED.search(text):
                 self._add(at, fact, "other", text, wrapper=True)
-            elif self._lines <= _FEW_LINES and "Warning" not in text and _FAILING.search(text):
+            elif (
+                self._lines <= _FEW_LINES
+                and "Warning" not in text
+                and _FAILING.search(text)
+                and not _SOURCE.match(text)
+            ):
                 self._add(at, fact, "other", text, weak=True)
 
     def _add(
@@ -270,6 +309,7 @@ class UnrecognisedFailureDetector(Detector):
         frames: tuple[str, ...] = (),
         wrapper: bool = False,
         weak: bool = False,
+        asked: str = "",
     ) -> None:
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
@@ -277,9 +317,8 @@ class UnrecognisedFailureDetector(Detector):
                 or any(name in kind or name in text[:200] for name in _WRAPPERS)
                 or CASCADE.search(text[:500]) is not None
             )
-            self._claims.append(
-                _Claim(at, self._lines, fact.rank, klass, text, fact.text, kind, sure, frames, wrapper, weak)
-            )
+            told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
+            self._claims.append(_Claim(at, self._lines, fact.rank, *told))
 
     @property
     def _is_a_paste(self) -> bool:
@@ -312,7 +351,7 @@ class UnrecognisedFailureDetector(Detector):
             subject=JOB,
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
-            summary=f'{who}"{_short(claim.text)}"{where}; no rule knows it',
+            summary=f'{who}"{_short(claim.text)}"{where}; {f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"}',
             advice=_advice(claim),
             since=claim.at,
             klass=claim.klass,
@@ -327,8 +366,8 @@ class UnrecognisedFailureDetector(Detector):
 def _advice(claim: _Claim) -> str:
     if claim.wrapper:
         return _INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else _REPORTED
-    if claim.weak:
-        return _WEAK
+    if claim.weak or claim.asked:
+        return _ASKED if claim.asked else _WEAK
     if claim.klass == "accelerator" and _PEER.search(claim.text):
         return _OF_PEER
     return _KILLED if "(SIGKILL) received by PID" in claim.text else _ADVICE[claim.klass]
@@ -339,7 +378,11 @@ def _order(claim: _Claim) -> tuple[bool, int, int]:
     those before a line that only looks like an error, a heading last; of equals the first."""
     weak = claim.weak or (claim.klass == "other" and claim.text.rstrip().endswith(":"))
     kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 4 if weak else 3}
-    return (claim.wrapper, 0 if claim.sure else kinds[claim.klass], claim.number)
+    return (claim.wrapper, 0 if claim.sure else 5 if claim.asked else kinds[claim.klass], claim.number)
+
+
+def _signal(match: re.Match[str]) -> str:
+    return match[1].upper() if match[1] else {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}[match[2] or match[3]]
 
 
 def _own_frame(frames: tuple[str, ...]) -> str:

@@ -18,6 +18,12 @@ NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
 #   subprocess.CalledProcessError: Command '['/usr/bin/python', 'train.py']' returned non-zero exit status 1.
 #   torch.multiprocessing.spawn.ProcessRaisedException:  /  ProcessExitedException: process 1 terminated with signal SIGKILL
 OF_LAUNCHER = ("ChildFailedError", "subprocess.CalledProcessError", "torch.multiprocessing.spawn.Process")
+# An exception behind what an unknown tool puts before each line: words in brackets or with a colon, a bar, blanks.
+#       x3202c0s31b0n0: AssertionError: Micro batch size per gpu: 0 has to be greater than 0
+_BEHIND = re.compile(
+    r"(?:\s{0,12}(?!(?i:warn|info|debug|note|retry|caught|ignor|skip|got|expect))[\w./@#<\[(-][^\s]{0,80}?[:\]|>)]{1,2}\s{1,4}){1,3}"
+    r"((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt)(?::|$).*)"
+)
 CHAIN = "above exception"  # in the line between two exceptions, of which the second was raised while the first was handled
 # A process that native code ended, by its own or the shell's last line: signal.
 #   Fatal Python error: Segmentation fault        (faulthandler, CPython 3.10-3.13)
@@ -36,5 +42,21 @@ ENDED = re.compile(
 BY_SCHEDULER = re.compile(
     r"\*\*\* (?:JOB|STEP) [\d._+]{1,30} ON [\w.-]{1,120} CANCELLED AT |TERM_(?:MEMLIMIT|RUNLIMIT|OWNER): job killed|=>> PBS: job killed"
 )
+# A process says which signal it was sent: nothing in it failed (Lightning 2, DeepSpeed 0.10, torch 1.9-2.13, gunicorn):
+#   [rank: 2] Received SIGTERM: 15        Received 15 death signal, shutting down workers       Got signal 15, exiting
+ASKED_TO_END = re.compile(
+    r"(?i)\b(?:received|receiving|got|caught)(?: an?| the)?[ :]{1,2}(?:(?:signal[ :=(]{1,3})?(sigterm|sigint|sighup|sigquit|sigxcpu)\b"
+    r"|signal[ :=]{1,3}(15|2|1)\b|(15|2|1) (?:death |termination )?signal\b)"
+)
 SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
             "Killed": 9}  # fmt: skip
+
+
+def behind_prefix(text: str) -> str:
+    """The exception that a line names behind an unknown prefix; "" where it names none.
+
+    >>> behind_prefix("  n0: ValueError: no"), behind_prefix("caught: ValueError: no"), behind_prefix("a ValueError: no")
+    ('ValueError: no', '', '')
+    """
+    match = _BEHIND.match(text[:600])
+    return text[match.start(1) :] if match else ""

@@ -1,5 +1,5 @@
 """What a word means that people find in logs and scripts and that is no finding: an environment variable, an Xid, an
-errno, a result of NCCL. The pages are English: these are the field's own words."""
+errno, a result of NCCL or HCCL. The pages are English; who shows one puts it into another language."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from diag.knowledge.xids import advice, xids
 Page = dict[str, str]
 _XID = re.compile(r"xid[\s_:#]*(\d{1,3})", re.IGNORECASE)
 _ERRNO = re.compile(r"\[?errno[\s:=]*(\d{1,3})\]?|(E[A-Z0-9]{2,14})", re.IGNORECASE)
-_RESULT = re.compile(r"(?:nccl\s*(?:error|result)?[\s:=]*)(\d{1,2})", re.IGNORECASE)
+# "NCCL error 2", "HCCL error code 9"; a name alone, ncclSystemError or HCCL_E_TIMEOUT, says which library it is of.
+_RESULT = re.compile(
+    r"(?P<library>[nh]ccl)\s*(?:error|result)?\s*(?:code)?[\s:=]*(?P<number>\d{1,2})", re.IGNORECASE
+)
+_RESULTS = {"NCCL": "results", "HCCL": "hccl_results"}  # their tables
 _KINDS = {
     "hardware": "a fault of the hardware, firmware or driver",
     "application": "most often the program's own fault; of the hardware where it comes again and again on one GPU alone",
@@ -37,6 +41,8 @@ def page_of(word: str) -> tuple[str, Page]:
 
     >>> page_of("xid: 79")[0], page_of("enospc")[0], page_of("[Errno 28]")[0], page_of("nccl error 2")[0]
     ('Xid 79', 'ENOSPC', 'ENOSPC', 'ncclSystemError')
+    >>> page_of("HCCL error code 9")[0], page_of("hccl_e_remote")[0], page_of("hccl error 99")[0]
+    ('HCCL_E_TIMEOUT', 'HCCL_E_REMOTE', '')
     >>> page_of("hello")
     ('', {})
     """
@@ -65,7 +71,7 @@ def names() -> list[str]:
         *known_variables(),
         *nccl_variables(),
         *torch_variables(),
-        *table("variables")["results"],
+        *(name for results in _RESULTS.values() for name in table("variables")[results]),
     ]
 
 
@@ -94,10 +100,12 @@ def _errno(word: str) -> tuple[str, Page]:
 
 def _result(word: str) -> tuple[str, Page]:
     match = _RESULT.fullmatch(word)
-    for name, row in table("variables")["results"].items():
-        if word.lower() == name.lower() or (match and int(match[1]) == row["number"]):
-            meaning = f"NCCL's result {row['number']}: {row['means']}."
-            return name, {"Meaning": meaning, "What to do": f"{row['do']}."}
+    asked = (match["library"].upper(), int(match["number"])) if match else None
+    for library, results in _RESULTS.items():
+        for name, row in table("variables")[results].items():
+            if word.lower() == name.lower() or asked == (library, row["number"]):
+                meaning = f"{library}'s result {row['number']}: {row['means']}."
+                return name, {"Meaning": meaning, "What to do": f"{row['do']}."}
     return "", {}
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from diag.launch.launchers.command.flags import parse_flags
 from diag.launch.launchers.command.options import CommandError
 from diag.launch.launchers.command.shell_script import is_computed
-from diag.preflight.estimate.plan import ParallelSizes, parallel_sizes
 from diag.preflight.launch_devices import count_devices, device_lines, ranks_here, seen_by_ranks
 from diag.preflight.launch_facts import ELASTIC, LaunchFacts, flag
 from diag.preflight.line import Line, line, table
 from diag.text.units import format_count, ranks_on_nodes
+
+if TYPE_CHECKING:
+    from diag.preflight.estimate.plan import ParallelSizes
 
 
 def check_launch(facts: LaunchFacts) -> Iterable[Line]:
@@ -210,6 +213,8 @@ def layout_lines(facts: LaunchFacts) -> Iterator[Line]:
     launch, world = facts.launch, world_size(facts)
     if launch is None or world is None:
         return
+    from diag.preflight.estimate.plan import parallel_sizes  # much to load where there is no CMD
+
     flags = parse_flags(launch.words, launch.environment)
     try:
         if launch.program in ("megatron", "megatron-lm"):

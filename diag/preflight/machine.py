@@ -14,11 +14,11 @@ from diag.launch.launchers.command import Command
 from diag.launch.launchers.command.flags import parse_flags
 from diag.model.observations import CgroupMemory, CgroupPids, HostMemory
 from diag.preflight.container import limit_line, shm_lines
-from diag.preflight.estimate.machine import cgroup_facts
 from diag.preflight.launch_devices import ranks_here
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line, line
 from diag.preflight.plan import has_entries
+from diag.sources.host.cgroup import own_facts
 from diag.sources.host.process_tree import PROC, read_raw
 from diag.sources.network.rdma_access import ipc_lock, lock_rights
 from diag.sources.stacks.pyspy import PySpy
@@ -85,7 +85,7 @@ def check_locked_memory(
 
 
 def check_host_memory(facts: LaunchFacts) -> Iterator[Line]:
-    limits = cgroup_facts()
+    limits = own_facts()
     host = next((fact for fact in limits if isinstance(fact, HostMemory)), None)
     group = next((fact for fact in limits if isinstance(fact, CgroupMemory)), None)
     if host is None:
@@ -129,7 +129,7 @@ def check_processes(facts: LaunchFacts) -> Iterator[Line]:
 
 def _rooms(proc: Path = PROC) -> Iterator[tuple[int, str]]:
     """(how many more, by which limit) of each limit that there is."""
-    for fact in cgroup_facts(proc):
+    for fact in own_facts(proc):
         if isinstance(fact, CgroupPids) and fact.limit is not None:
             named = f"pids.max {fact.limit} of cgroup {fact.path}, {fact.current} in use"
             yield fact.limit - fact.current, named

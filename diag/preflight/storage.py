@@ -13,8 +13,6 @@ from diag.launch.launchers.command import CommandError
 from diag.launch.launchers.command.shell_script import is_computed
 from diag.model import Record
 from diag.model.observations import DiskSpace
-from diag.preflight.estimate.estimate import estimate
-from diag.preflight.estimate.machine import Machine
 from diag.preflight.launch_facts import LaunchFacts
 from diag.preflight.line import Line, line, table
 from diag.sources.storage import disk
@@ -144,6 +142,8 @@ def _checkpoint(place: WrittenFolder, facts: LaunchFacts) -> tuple[int, int]:
     launch = facts.launch
     if launch is None or facts.nodes is None:
         return 0, 0
+    from diag.preflight.estimate import Machine, estimate  # much to load where there is no CMD
+
     try:
         needs = estimate(facts.command.argv, facts.inherited, machine=Machine(), with_advice=False)
     except (CommandError, ValueError, ArithmeticError):

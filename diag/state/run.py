@@ -11,7 +11,13 @@ from diag.model.observations import (
     RunEnded,
     RunStarted,
 )
+from diag.model.observations.waits import WaitsRead
 from diag.state.reducer import RankStarted, Reducer, takes
+
+# Ours, of the command after its ranks: less than a loop takes that looks again once a second.
+_AT_REST_CPU_RATIO = 0.001
+_TICK_SECONDS = 0.01  # what the kernel counts in
+_AT_REST_CHARS = 1024
 
 
 class Run(Reducer):
@@ -29,6 +35,9 @@ class Run(Reducer):
         self.end_unknown = False  # all that there is of its logs was read, and does not tell how it ended
         self.agents: tuple[Agent, ...] = ()  # of torchrun, while there is no rank
         self.agents_at = 0.0  # since when they have been these, and where they are
+        self.outlives: WaitsRead | None = None  # what its processes wait for, while no rank lives that did
+        self.outlives_at = 0.0
+        self.outlives_since = 0.0  # when any of them was last found to have moved since the reading before
         self.interrupted_at: float | None = None  # when its end was asked for: Ctrl-C, SIGTERM
 
     @property
@@ -62,8 +71,17 @@ class Run(Reducer):
     def _agents(self, at: float, fact: AgentsSeen) -> None:
         self.agents, self.agents_at = fact.agents, at
 
+    @takes(WaitsRead)
+    def _waits(self, at: float, fact: WaitsRead) -> None:
+        if fact.rank is not None or fact.pid != self.pid:
+            return
+        if self.outlives is None or _moved(self.outlives, fact, at - self.outlives_at):
+            self.outlives_since = at
+        self.outlives, self.outlives_at = fact, at
+
     @takes(RankStarted)
     def _rank_started(self, at: float, event: RankStarted) -> None:
+        self.outlives = None
         if self.started_at is None and not event.in_log:
             self.started_at = at
         if not self.rank_argv:
@@ -75,3 +93,19 @@ class Run(Reducer):
             self.started_at = min(self.started_at or fact.started_at, fact.started_at)
         if fact.interrupted:
             self.interrupted_at = self.interrupted_at or at
+
+
+def _moved(before: WaitsRead, now: WaitsRead, seconds: float) -> bool:
+    """Any of the processes has worked, begun or ended. What may not be read may have."""
+    then, spent = before.spent, now.spent
+    if (
+        then is None
+        or spent is None
+        or {one.pid for one in before.processes} != {one.pid for one in now.processes}
+    ):
+        return True
+    return (
+        spent.cpu_seconds - then.cpu_seconds > _AT_REST_CPU_RATIO * seconds + _TICK_SECONDS
+        or spent.chars - then.chars > _AT_REST_CHARS
+        or spent.faults != then.faults
+    )

@@ -1,10 +1,11 @@
 """What commands say beside findings, for the test that all of it has Chinese: doctor's lines and what is recorded of
-them, `--help`, errors."""
+them, `--help`, errors, the pages of `diag explain` on words of the field."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import errno
 import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -12,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from diag.cli.chinese_help import say
+from diag.cli.explain import word_page
 from diag.cli.main import make_parser
+from diag.knowledge import table as knowledge
+from diag.knowledge.env_lint import (
+    invented,
+    nccl_variables,
+    removed_from_nccl,
+    renamed_in_torch,
+    torch_variables,
+)
+from diag.knowledge.words import known_variables, names, page_of
+from diag.knowledge.xids import xids
 from diag.outputs.chinese import by_line
 from diag.preflight.estimate import estimate, look
 from diag.preflight.estimate.report import text as estimate_text
@@ -41,6 +53,13 @@ def doctor_templates() -> Iterator[str]:
             for key, text in entry.items():
                 if key not in ("id", "adds"):
                     yield _filled(text)
+
+
+def lint_texts() -> Iterator[str]:
+    """What is wrong with a variable's value, and what to do."""
+    for rows in (knowledge("env_lint")["harmful"], knowledge("env_lint")["no_effect"]):
+        for row in rows:
+            yield from (_filled(row["does"].replace("{here}", "")), row["instead"])
 
 
 def _filled(text: str, value: str = "x1") -> str:
@@ -132,8 +151,42 @@ def estimated() -> Iterator[str]:
     yield from estimate_text(found, say=partial(by_line, of="estimate")).split("\n")
 
 
+def words() -> Iterator[str]:
+    """What `diag explain` has a page on, and variables with values that it says something of."""
+    variables = {*known_variables(), *nccl_variables(), *torch_variables(), *renamed_in_torch()}
+    variables |= {*removed_from_nccl(), *invented()}
+    yield from (*variables, *names(), *errno.errorcode.values(), *(f"Xid {number}" for number in xids()))
+    for name in variables:
+        yield from (f"{name}={value}" for value in ("0", "1", "true", "x"))
+    for rows in (knowledge("env_lint")["harmful"], knowledge("env_lint")["no_effect"]):
+        for row in rows:
+            for name in row["variables"]:
+                yield from (f"{name}={value}" for value in _values(row.get("when", {})))
+
+
+def _values(when: dict[str, Any]) -> Iterator[str]:
+    yield from map(str, when.get("is", ()))
+    yield from (str(number) for number in when.get("number", ()) if isinstance(number, int))
+
+
+def pages() -> dict[str, str]:
+    """English heading or text -> as it is shown in Chinese."""
+    found = {}
+    for word in words():
+        (_, english), (_, chinese) = page_of(word), word_page(word, "zh")
+        for (heading, text), (shown_heading, shown) in zip(english.items(), chinese.items(), strict=True):
+            found |= {heading: shown_heading, text: shown}
+    return found
+
+
+def is_english(shown: str) -> bool:
+    """Whether a text of a page is no Chinese: names of programs and variables alone need none."""
+    bare = _QUOTED.sub("", shown)
+    return english_in(shown) or (not _CHINESE.search(bare) and bool(re.search(r"[a-z]{2,} [a-z]{2,}", bare)))
+
+
 _TEXTS: dict[str, Callable[[], Iterator[str]]] = {
-    "doctor": lambda: iter((*doctor_templates(), *recorded_lines())),
+    "doctor": lambda: iter((*doctor_templates(), *recorded_lines(), *lint_texts())),
     "errors": errors,
     "estimate": lambda: iter((*terms(), *estimated())),
     "top": keys,
@@ -145,8 +198,11 @@ def said_in(of: str) -> dict[str, str]:
     """Each English text that one face says, and what is shown for it."""
     if of == "help":
         return {text: say(text) or "" for text in help_texts()}
+    if of == "explain":
+        return pages()
     return {text: by_line(text, of) for text in _TEXTS[of]()}
 
 
 def without_chinese(of: str) -> list[str]:
-    return sorted(english for english, shown in said_in(of).items() if english_in(shown))
+    is_left = is_english if of == "explain" else english_in
+    return sorted(english for english, shown in said_in(of).items() if is_left(shown))

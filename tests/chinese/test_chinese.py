@@ -16,7 +16,7 @@ from diag.outputs.chinese import by_line, catalogue, in_chinese, of_finding, po,
 from diag.outputs.chinese.templates import Catalogue, Template, places, plain_places
 from diag.outputs.chinese.values import SILENT, lost, stem
 from diag.outputs.terminal.text import dump_text
-from tests.chinese import LEFT, left, texts
+from tests.chinese import LEFT, in_code, left, texts
 from tests.chinese.commands import said_in, without_chinese
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -40,6 +40,13 @@ def test_texts_without_chinese_grow_no_more() -> None:
     assert len(found) >= kept - MARGIN, "fewer are left: python -m tests.chinese writes the number"
 
 
+def test_sentences_of_the_code_without_chinese_grow_no_more() -> None:
+    found, kept = in_code.without_entry(), int(in_code.LEFT.read_text())
+
+    assert len(found) <= kept, f"give these Chinese in diag/outputs/chinese/*.po: {found}"
+    assert len(found) >= kept - MARGIN, "fewer are left: python -m tests.chinese.in_code writes the number"
+
+
 @pytest.mark.parametrize("path", CATALOGUES, ids=NAMES)
 def test_entry_of_a_catalogue_has_the_places_of_its_english(path: Path) -> None:
     entries = list(po.read(path.read_text(encoding="utf-8")))
@@ -61,6 +68,8 @@ def test_no_english_has_two_entries(folder: Path) -> None:
     assert len(seen) == len(set(seen)), sorted(one for one in seen if seen.count(one) > 1)
 
 
+# `diag doctor --env` says the same of variables.
+FOLDERS = {"explain": "doctor"}
 # Catalogues that are looked up by the whole text.
 WHOLE_TEXTS = ("help",)
 # What each kind of place may hold.
@@ -205,13 +214,13 @@ def test_rule_of_a_strangers_report_is_only_a_name(rule: str) -> None:
 # --- what commands say beside findings
 
 
-@pytest.mark.parametrize("of", ["doctor", "help", "errors", "estimate", "top"])
+@pytest.mark.parametrize("of", ["doctor", "explain", "help", "errors", "estimate", "top"])
 def test_all_that_a_command_says_has_chinese(of: str) -> None:
-    assert without_chinese(of) == [], f"give these Chinese in diag/outputs/chinese/{of}/*.po"
+    assert without_chinese(of) == [], f"give these Chinese in diag/outputs/chinese/{FOLDERS.get(of, of)}/*.po"
 
 
 def test_no_value_of_what_commands_say_is_lost() -> None:
-    said = {**said_in("doctor"), **said_in("errors")}
+    said = {**said_in("doctor"), **said_in("errors"), **said_in("explain")}
 
     assert {english: lost(english, shown) for english, shown in said.items() if lost(english, shown)} == {}
 

@@ -1,4 +1,5 @@
-"""Writes dashboards/*.json. `make dashboards` runs it, and then draws the pictures.
+"""Writes dashboards/*.json, and dashboards/zh/*.json with the same panels in Chinese; `--lang en` or `--lang zh` only
+these. `make dashboards` runs it, and then draws the pictures.
 
 grafana-foundation-sdk has Grafana's own types; it writes schemaVersion 36 and cannot be told another, so that
 the number is set here: 42 is the last one of this format (later changes are in the panels' own plugins), and
@@ -7,6 +8,7 @@ none of 37-42 concerns what is used.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -17,11 +19,13 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
 from tests.dashboards.boards import BOARDS, Board
+from tests.dashboards.chinese import in_chinese
 from tests.dashboards.panels import DATASOURCE, grafana_panel
 
-__all__ = ["FOLDER", "text_of"]
+__all__ = ["FOLDERS", "document_of", "text_of"]
 
-FOLDER = Path(__file__).parents[2] / "dashboards"
+_FOLDER = Path(__file__).parents[2] / "dashboards"
+FOLDERS = {"en": _FOLDER, "zh": _FOLDER / "zh"}
 SCHEMA_VERSION = 42
 _VARIABLES = {
     "node": 'label_values(diag_rank_info{job_id="$job_id"}, node)',
@@ -29,8 +33,15 @@ _VARIABLES = {
 }
 
 
-def text_of(board: Board) -> str:
+def text_of(board: Board, lang: str) -> str:
     """The dashboard as the file has it."""
+    document = document_of(board)
+    shown = in_chinese(document) if lang == "zh" else document
+    return json.dumps(shown, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def document_of(board: Board) -> dict[str, Any]:
+    """The dashboard in English, as Grafana's types write it."""
     builder = builders.Dashboard(board.title).uid(board.uid).description(board.text).tags(["diag"]).editable()
     builder.time("now-1h", "now").refresh("30s").timezone("browser").tooltip(
         models.DashboardCursorSync.CROSSHAIR
@@ -65,8 +76,7 @@ def text_of(board: Board) -> str:
             builder.with_panel(grafana_panel(panel, number))
     made = builder.build()
     made.schema_version = SCHEMA_VERSION
-    document: dict[str, Any] = {"id": None, **json.loads(json.dumps(made, cls=JSONEncoder))}
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return {"id": None, **json.loads(json.dumps(made, cls=JSONEncoder))}
 
 
 def _renewed(variable: Any) -> Any:
@@ -82,10 +92,15 @@ def _renewed(variable: Any) -> Any:
 
 
 def main() -> int:
-    for board in BOARDS:
-        path = FOLDER / f"{board.uid}.json"
-        path.write_text(text_of(board))
-        print(path)
+    parser = argparse.ArgumentParser(description="write the dashboards")
+    parser.add_argument("--lang", choices=tuple(FOLDERS), help="only those in this language (default: all)")
+    lang = parser.parse_args().lang
+    for each in (lang,) if lang else FOLDERS:
+        for board in BOARDS:
+            path = FOLDERS[each] / f"{board.uid}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text_of(board, each), encoding="utf-8")
+            print(path)
     return 0
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding
+from diag.model.observations import EnvironmentSeen
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import read
 from tests.detectors.test_hang_variables import held
+from tests.facts import pid_of
 from tests.programs import line_of
 
 REDUCE = "all_reduce torch/distributed/distributed_c10d.py:3173"
@@ -142,3 +144,126 @@ def test_function_that_sets_a_key_is_passed_where_its_only_call_is(
     found = story.the("held-up")
 
     assert (found.cause, found.ranks) == (cause, ranks)
+
+
+OWN_KEY = """
+store = dist.TCPStore("10.0.0.1", 29500)
+
+
+def tag(names):
+    return f"{KEY}"
+
+
+def opened(stage, names):
+    key = f"mix/{stage}" if len(names) == 1 else f"mix/{stage}/{tag(names)}"
+    if rank == 0:
+        store.set(key, "ready")
+    else:
+        store.wait([key], limit)  # waits
+
+
+opened("long", names)  # calls
+all_reduce(weights)  # reduces
+"""
+
+
+def told_of_own_key(tmp_path: Path, made: str, names: str, seed: str = "") -> Finding:
+    path = tmp_path / "mix.py"
+    text = OWN_KEY.replace("KEY", f"{{{made}}}")
+    path.write_text(text)
+    at = {mark: f"{path}:{line_of(text, mark)}" for mark in ("waits", "reduces", "calls")}
+    waits = [f"<module> {at['calls']}", f"opened {at['waits']}"]
+    stacks: dict[int, Sequence[str]] = {0: [f"<module> {at['reduces']}", REDUCE], 1: waits, 2: waits}
+    story = steady(world=3)
+    if seed:
+        for rank in stacks:
+            story.tell(EnvironmentSeen(rank, pid_of(rank), (("PYTHONHASHSEED", seed),)))
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        held(story, rank, stacked, {"opened": {"stage": "'long'", "names": names}} if rank else {})
+    story.still(30.0, stacks)
+    return story.the("held-up")
+
+
+@pytest.mark.parametrize("made", ["hash(tuple(names))", "os.getpid()", "uuid.uuid4().hex"])
+def test_key_that_each_process_makes_for_itself_is_nobodys_to_set(tmp_path: Path, made: str) -> None:
+    found = told_of_own_key(tmp_path, made, "['books', 'code']")
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("key_of_each_process", (), (0, 1, 2))
+    assert "ranks 1-2 wait for the key `mix/long{...}` of a store" in found.summary
+    call = made.removesuffix(".hex")
+    assert f"each process may make that key for itself, from `{call}` ({tmp_path}/mix.py:6)" in found.summary
+    assert "PYTHONHASHSEED" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("made", "names", "seed"),
+    [
+        ("hash(tuple(names))", "[3, 7]", ""),
+        ("hash(tuple(names))", "['books', 'code']", "0"),
+        ("'+'.join(names)", "['books', 'code']", ""),
+        ("stamp.time(names)", "['books', 'code']", ""),
+    ],
+    ids=["numbers", "one seed", "names", "another's"],
+)
+def test_key_that_is_alike_on_all_ranks_is_not_said_to_be_of_each(
+    tmp_path: Path, made: str, names: str, seed: str
+) -> None:
+    found = told_of_own_key(tmp_path, made, names, seed)
+
+    assert found.cause in ("key_not_set", "waits_for_key") and "for itself" not in found.summary
+
+
+ROUNDS = """
+store = dist.TCPStore("10.0.0.1", 29500)
+for step, x in enumerate(batches):
+    norm = backward(x)
+    if not isfinite(norm):
+        LEAVES
+    all_reduce(x)  # reduces
+if rank == 0:
+    store.set("exported", "1")
+else:
+    store.wait(["exported"])  # waits
+"""
+
+
+def told_of_rounds(tmp_path: Path, leaves: str, steps: tuple[str, str]) -> Finding:
+    path = tmp_path / "loop.py"
+    text = ROUNDS.replace("LEAVES", leaves)
+    path.write_text(text)
+    stacks: dict[int, Sequence[str]] = {
+        rank: [f"<module> {path}:{line_of(text, mark)}", *more]
+        for rank, mark, more in ((0, "reduces", [REDUCE]), (1, "waits", []), (2, "reduces", [REDUCE]))
+    }
+    story = steady(world=3)
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        held(story, rank, stacked, {"<module>": {"step": steps[rank == 1]}})
+    story.still(30.0, stacks)
+    return story.the("held-up")
+
+
+def test_rank_that_went_round_as_often_left_the_call_out_in_one_round(tmp_path: Path) -> None:
+    found = told_of_rounds(tmp_path, "continue", ("159", "159"))
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("round_left_out", (1,), (0, 2))
+    assert "`step` is 159 on either side, so that a round went past that call" in found.summary
+    assert f"(`if not isfinite(norm):` ({tmp_path}/loop.py:5) continues)" in found.summary
+    assert "for the key `exported`" in found.summary and "decide together" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("leaves", "steps"),
+    [("continue", ("159", "140")), ("break", ("159", "159")), ("clip(x)", ("159", "159"))],
+    ids=["fewer rounds", "broken off", "no way past"],
+)
+def test_rank_that_may_have_left_the_loop_early_is_not_said_to_have_left_out_a_round(
+    tmp_path: Path, leaves: str, steps: tuple[str, str]
+) -> None:
+    found = told_of_rounds(tmp_path, leaves, steps)
+
+    assert (found.cause, found.ranks) == ("waits_for_key", (1,))
+    assert "either side" not in found.summary and "rank 1 has left the loop" in found.summary

@@ -194,6 +194,30 @@ def test_counter_of_ranks_in_different_calls_is_named(path: Path) -> None:
     assert "`limit` was 20 on rank 0 and 30 on rank 1 when read" in found.summary
 
 
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "said"),
+    [
+        ("cfg['tie_embeddings']", "False", "True", True),
+        ("cfg['is_main']", "False", "True", False),  # a rank's own by its name
+        ("cfg['seed']", "4711", "4242", False),
+        ("tied", "False", "True", False),
+    ],
+)
+def test_switch_of_a_table_in_which_ranks_in_different_calls_differ_is_named(
+    path: Path, name: str, ours: str, theirs: str, said: bool
+) -> None:
+    stacks: Stacks = {0: lines(path, "first", then=REDUCE), 1: lines(path, "last", then=REDUCE)}
+    story = steady(world=2)
+    story.still(90.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        held(story, rank, stacked, {"train": {name: theirs if rank else ours}})
+    story.still(90.0, stacks)
+    words = f"`{name}` was {ours} on rank 0 and {theirs} on rank 1 when read"
+
+    assert (words in story.the("held-up").summary) is said
+
+
 def test_list_that_grows_in_a_loop_without_end_is_named(path: Path) -> None:
     stacks: Stacks = {0: lines(path, "last", then=REDUCE), 1: lines(path, "rolls", "rollout")}
     story = steady(world=2)

@@ -20,12 +20,16 @@ from pathlib import Path
 from unittest import mock
 
 from diag.engine.replay import replay
+from diag.outputs.chinese import by_line
 from diag.outputs.report import report
 from diag.outputs.terminal.text import report_text
+from tests.chinese.commands import english_in
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 _MOST = 220  # characters of the page's lines
 _IN_CHINESE = re.compile(r"[\u4e00-\u9fff]{2}")
+_NUMBER = re.compile(r"\d[\d,.]*")
+_IN_ENGLISH = re.compile("[a-z]{2}")
 _LABELS = ("说明", "处理", "原因", "在等", "未检查", "任务")
 
 
@@ -33,7 +37,8 @@ _LABELS = ("说明", "处理", "原因", "在等", "未检查", "任务")
 class Case:
     """`rows` are those of the page's table of troubles. `had` and `command` are what the page says of the case.
     `said` gives all that diag says, one text a line; `told` must be within a line each, and the page shows the line of
-    the first, and of the report that `said_in_chinese` gives its first sentence in Chinese. `silent` must be in none.
+    the first, and its Chinese: of doctor that of the line, else the first sentence in Chinese of what `said_in_chinese`
+    gives (of an estimate the one with its numbers). `silent` must be in none.
     `right` says what is not right with what diag says: a case that is not ended yet. `unproven`: what the case
     does not show."""
 
@@ -53,8 +58,9 @@ class Case:
             assert any(text in line for line in lines), f"not told: {text}\n" + "\n".join(lines)
         for text in self.silent:
             assert not any(text in line for line in lines), f"told: {text}\n" + "\n".join(lines)
-        chinese = _once(self.said_in_chinese)
-        assert not chinese or self.chinese, "\n".join(chinese)
+        if _IN_ENGLISH.search(self.english):
+            assert self.chinese, "\n".join(_once(self.said_in_chinese))
+            assert not english_in(self.chinese), self.chinese
 
     @property
     def english(self) -> str:
@@ -64,8 +70,15 @@ class Case:
     @property
     def chinese(self) -> str:
         """ "" where diag has none."""
+        if self.command.startswith("diag doctor"):
+            line = next((line for line in _once(self.said) if self.told[0] in line), "")
+            status, colon, said = line.partition(" -> ")[0].partition(": ")
+            return shortened(f"{by_line(status, 'doctor')}：{by_line(said, 'doctor')}" if colon else "")
         sentences = (line.strip() for line in _once(self.said_in_chinese))
         of_person = (one for one in sentences if _IN_CHINESE.search(one) and not one.startswith(_LABELS))
+        if self.command.startswith("diag estimate"):
+            numbers = set(_NUMBER.findall(self.english))
+            of_person = (one for one in of_person if numbers <= set(_NUMBER.findall(one)))
         return shortened(next(of_person, ""))
 
 

@@ -40,30 +40,40 @@ def printed_of(command: str, *options: str) -> list[str]:
     return [line for line in lines if line]
 
 
+def estimated(  # noqa: PLR0917
+    rows: tuple[int, ...], had: str, command: str, given: tuple[str, ...], told: tuple[str, ...],
+    silent: tuple[str, ...] = (), unproven: str = "",
+) -> Case:  # fmt: skip
+    return Case(
+        rows, had, command, lambda: printed_of(*given), told, silent, unproven=unproven,
+        said_in_chinese=lambda: printed_of(*given, "--lang", "zh"),
+    )  # fmt: skip
+
+
 CASES = {
-    "the DPO of 30B-A3B": Case(
+    "the DPO of 30B-A3B": estimated(
         (17,), "the DPO of Qwen3-30B-A3B on 8 GPUs, published as 8 x 65 GiB: does it fit into 64 GiB each, and 1 TiB?",
         "diag estimate --gpu-memory 64GiB --host-memory 1TiB -- megatron rlhf ...",
-        lambda: printed_of(DPO, "--gpu-memory", "64GiB", "--host-memory", "1TiB"),
+        (DPO, "--gpu-memory", "64GiB", "--host-memory", "1TiB"),
         ("one GPU needs 60.4 GiB +- 15 %, of 64 GiB: tight", "first to try: ms-swift 3.8.3 or newer: -15 GiB GPU (no slower)",
          "10 runs of its kind that ms-swift publishes"),
         unproven="this very command on such GPUs, by diag's own measurement",
     ),
-    "1 TiB for its save": Case(
+    "1 TiB for its save": estimated(
         (3,), "the DPO of Qwen3-30B-A3B on a node of 1 TiB, at its first save",
         "diag estimate --gpu-memory 80GiB --host-memory 1TiB -- megatron rlhf ...",
-        lambda: printed_of(DPO, "--gpu-memory", "80GiB", "--host-memory", "1TiB"),
+        (DPO, "--gpu-memory", "80GiB", "--host-memory", "1TiB"),
         ("one node needs 822 GiB +- 25 %, of 1 TiB: tight", "they can be neither swapped out nor taken back"),
         unproven="host memory of more than two ranks",
     ),
-    "LoRA without a length": Case(
+    "LoRA without a length": estimated(
         (17,), "LoRA of Qwen2.5-7B on 80 GiB, without --max_length", "diag estimate --gpu-memory 80GiB -- swift sft ...",
-        lambda: printed_of(LORA, "--gpu-memory", "80GiB"), ("fits up to 19,200 tokens a sequence", "first to try: "), ("does not fit",),
+        (LORA, "--gpu-memory", "80GiB"), ("fits up to 19,200 tokens a sequence", "first to try: "), ("does not fit",),
         unproven="LoRA, but for one run on one H100",
     ),
-    "a new model": Case(
+    "a new model": estimated(
         (17,), "a model that diag does not know, in a folder that is not here", "diag estimate --model Qwen2.5-72B -- swift sft ...",
-        lambda: printed_of("swift sft --model /mnt/our-own-72B --max_length 64", "--model", "Qwen2.5-72B"),
+        ("swift sft --model /mnt/our-own-72B --max_length 64", "--model", "Qwen2.5-72B"),
         ("one GPU needs", "72.7B parameters"),
     ),
 }  # fmt: skip

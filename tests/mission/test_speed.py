@@ -72,8 +72,8 @@ DROP = "".join(
 )
 
 
-def estimated() -> list[str]:
-    options = ("--gpu", "A800", "--step-seconds", "91.2")
+def estimated(lang: str = "en") -> list[str]:
+    options = ("--gpu", "A800", "--step-seconds", "91.2", "--lang", lang)
     lines = printed("estimate", *options, "--", *SFT.split(), NPROC_PER_NODE="8", PATH="/nonexistent")
     # a line of the report that goes on in the next is one again
     return "\n".join(lines).replace("\n    ", " ").splitlines()
@@ -89,6 +89,7 @@ CASES = {
         "diag estimate --gpu A800 --step-seconds 91.2 -- swift sft ...", estimated,
         ("in 1 min 31 s: 180 tokens/s a GPU", "8 x A800, ZeRO 3, 8,192 tokens: 10.56 s/it, 58 GiB"),
         unproven="a speed to expect where nobody published one",
+        said_in_chinese=lambda: estimated("zh"),
     ),
 }  # fmt: skip
 

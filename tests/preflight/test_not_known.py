@@ -13,7 +13,6 @@ import pytest
 
 from diag.model.observations import GpuSample
 from diag.preflight import (
-    CHECKS,
     Line,
     container_flags,
     gpus,
@@ -29,6 +28,7 @@ from diag.preflight import (
     storage,
 )
 from diag.preflight import network as network_checks
+from diag.preflight.checks import CHECKS
 from diag.preflight.launch_facts import LaunchFacts, launch_facts
 from diag.preflight.manifest.reading import read_text
 from diag.preflight.plan import LaunchPlan, make_plan
@@ -246,7 +246,7 @@ def test_right_to_lock_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 HIDDEN = """
 import json, sys
-from diag.preflight import CHECKS
+from diag.preflight.checks import CHECKS
 from diag.preflight.launch_facts import launch_facts
 names, facts = sys.argv[1:], launch_facts(["python", "t.py"], {})
 print(json.dumps([[line.what, line.status] for check in CHECKS if check.__name__ in names for line in check(facts)]))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.preflight import CHECKS, Line, gpus, network
+from diag.preflight import Line, gpus, network
+from diag.preflight.checks import CHECKS
 from diag.preflight.launch_facts import launch_facts
 from diag.preflight.plan import make_plan
 

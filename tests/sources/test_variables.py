@@ -111,6 +111,22 @@ def test_attributes_keys_and_globals_that_the_function_names_are_told(python: st
 
 
 @each_python
+def test_table_of_settings_that_its_text_does_not_show_whole_is_told_by_entries(python: str) -> None:
+    body = "\n".join(
+        (
+            "cfg = {'pipeline_rank': 2, 'num_layers': 24, 'hidden_size': 192, 'api_key': 'abc', 'tie_embeddings': False}",
+            "rows = {f'decoder_layer_number_{at}': [at] for at in range(9)}",
+            "names = {f'shard number {at} of the data': at for at in range(9)}",
+        )
+    )
+    shown = of(body, python=python)
+
+    assert shown["cfg"].endswith("... 5 items}") and shown["cfg['tie_embeddings']"] == "False"
+    assert shown["cfg['api_key']"] == "***"
+    assert not [name for name in shown if name.startswith(("rows[", "names["))]
+
+
+@each_python
 def test_arguments_of_the_call_that_it_is_in_are_told(python: str) -> None:
     body = "ready = threading.Event()\nthreading.Timer(0.1, print, ('ready',), {'flush': True}).start()\nready.wait(5000)"
     with Target(running(body), plain_env(), python=python) as rank:

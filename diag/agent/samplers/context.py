@@ -92,6 +92,15 @@ class NodeContext:
         with self.lock:
             return any(rank.distributed and not rank.node for rank in self.engine.job.alive_ranks())
 
+    def outliving(self) -> int | None:
+        """The command's pid, while none of the ranks that ran below it does."""
+        if not self.launched or self.attached:
+            return None
+        with self.lock:
+            ranks = self.engine.job.ranks.values()
+            ended = any(rank.distributed for rank in ranks) and not any(rank.alive for rank in ranks)
+            return self.pid if ended else None
+
     def checkpoints(self) -> WatchedJob:
         with self.lock:
             job = self.engine.job

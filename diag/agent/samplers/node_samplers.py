@@ -10,6 +10,7 @@ from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.devices import GpuSampler, NetworkSampler, NpuSampler
 from diag.agent.samplers.estimate import EstimateSampler
 from diag.agent.samplers.kernel import KernelLogSampler
+from diag.agent.samplers.outliving import OutlivingSampler
 from diag.agent.samplers.program import ProgramSampler
 from diag.agent.samplers.ras import RasSampler
 from diag.agent.samplers.store import StoreSampler
@@ -25,6 +26,7 @@ NODE_SAMPLERS: tuple[type[NodeSampler], ...] = (
     NetworkSampler,
     KernelLogSampler,
     StoreSampler,
+    OutlivingSampler,
     CheckpointSampler,
     EstimateSampler,
     RasSampler,

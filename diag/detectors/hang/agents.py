@@ -11,8 +11,6 @@ from diag.model import Confidence, numbered
 from diag.model.observations import Agent
 from diag.state.view import JobView
 
-# Causes of verdicts without ranks.
-OF_AGENTS = ("nodes_missing", "rendezvous_ids_differ", "rendezvous_places_differ")
 _SHOWN = 6
 
 
@@ -28,7 +26,11 @@ def waiting_agents(job: JobView) -> Verdict | None:
     if any(len(there) >= min(one.nodes for one in there) for there in meetings.values()):
         return None
     cause, words = _cause_and_words(agents, meetings)
-    return Verdict("rendezvous", (), (), cause, job.run.agents_at, Confidence.HIGH, words=words)
+    again = any(rank.distributed for rank in job.ranks.values())
+    subject = "no rank has run again" if again else "no rank was started"
+    return Verdict(
+        "rendezvous", (), (), cause, job.run.agents_at, Confidence.HIGH, words=words, subject=subject
+    )
 
 
 def _cause_and_words(

@@ -24,6 +24,7 @@ from diag.detectors.hang.lock_circles import with_lock_circle
 from diag.detectors.hang.lock_files import with_lock_file
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
+from diag.detectors.hang.outlived import outlived_ranks
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
@@ -146,7 +147,7 @@ class HangDetector:
             grounds=verdict.grounds,
             confidence=verdict.confidence,
             ranks=() if alike else verdict.culprits,
-            waiting_ranks=verdict.culprits if alike else verdict.waiting,
+            waiting_ranks=tuple(sorted(verdict.everyone)) if alike else verdict.waiting,
             since=verdict.since,
             cause=verdict.cause,
             summary=describe(verdict, job, now),
@@ -227,8 +228,8 @@ def judge(
         return None  # as all ranks asked one by one would come to
     if _is_over(job):
         return None
-    if (met := waiting_agents(job)) is not None and not moment:
-        return _with_grounds(met, job, now) if now - met.since >= patience(job, met) else None
+    if (found := waiting_agents(job) or outlived_ranks(job)) is not None and not moment:
+        return _with_grounds(found, job, now) if now - found.since >= patience(job, found) else None
     alive, lost = _taking_part(job, now)
     if not alive:
         return None
@@ -323,6 +324,8 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
     """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
     node's ranks the job hub judges."""
     ranks = job.ranks.known(verdict.culprits)
+    if verdict.cause == "key_of_each_process":
+        return True
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
     if verdict.is_of("of_all"):

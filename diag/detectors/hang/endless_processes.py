@@ -18,6 +18,7 @@ from diag.state.stack_activity import format_frame
 from diag.state.wait_chain import Step
 
 _PIPES = ("pipe_read", "pipe_write", "unix_receive", "unix_send")
+_PUTS = ("channel_put", "channel_feed")
 _COMMAND = 60
 _GETS = re.compile(r"(\w+)\.get\b")
 
@@ -111,32 +112,70 @@ def full_channel(scene: Scene) -> Endless | None:
     return Endless("nobody_takes", f"the queue is full, and {ended}", chain=False)
 
 
+def message_cut_off(scene: Scene) -> Endless | None:
+    """A queue of processes that is read and gets nothing, though each one who may write to it waits to put more: the queue
+    counts as full, or its lock as taken, by one that ended on the way."""
+    first = scene.chain.steps[0]
+    reads = waits_of(scene.rank.sample(first.process.pid)).get(first.thread.tid)
+    if reads is None or reads.kind != "channel_get" or first.wait.kind != "pipe_read" or first.wait.timed:
+        return None
+    ended = scene.ended_child()
+    writers = [scene.rank.process_waits(pid) for pid in first.wait.pids - {first.process.pid}]
+    if not ended or not writers or any(other[0] is not first.process for other in _at_queues(scene)):
+        return None  # what they put may be for another reader
+    if not all(one is not None and one.job and _puts(scene, one) for one in writers):
+        return None
+    count = len(writers)
+    who = numbered(f"[the only process|each of the {count} processes] that could write to it waits", count)
+    words = f"{who} to put into a queue itself, and nothing comes: {ended}, and may have been writing to it"
+    return Endless("lock_holder_ended", words)
+
+
+def _puts(scene: Scene, process: ProcessWaits) -> bool:
+    """It waits for room in a queue of processes, or for the turn to write to it, and does nothing else of its own."""
+    waits = waits_of(scene.rank.sample(process.pid))
+    for one in process.threads:
+        wait = waits.get(one.tid)
+        if wait is not None and wait.kind in _PUTS and one.wait.kind == "semaphore" and not one.wait.timed:
+            return not scene.may_act(Step(process, one))
+    return False
+
+
 def joined_before_drained(scene: Scene) -> Endless | None:
-    """A child that puts into a full queue of processes, and whose parent waits for it to end: what the queue has is to be
-    read from a pipe that nobody but the parent has, as the child's own thread at its other end shows."""
-    wait, steps, last = scene.wait, scene.chain.steps, scene.last.wait
-    if wait is None or wait.kind != "channel_put" or last.kind != "semaphore" or last.timed or len(steps) < 2:
+    """A child that puts into a full queue of processes, or waits for its turn to write to it, and whose parent waits for it
+    to end: what the queue has is to be read from a pipe that nobody but the parent has, as the thread at its other end
+    shows."""
+    wait, last = scene.wait, scene.last.wait
+    joins = next((step for step in scene.chain.steps if step.wait.kind == "child"), None)
+    if wait is None or wait.kind not in _PUTS or last.kind != "semaphore" or last.timed or joins is None:
         return None
-    joins = steps[-2]
-    if joins.wait.kind != "child" or joins.wait.timed or joins.wait.pids != {scene.process.pid}:
+    if joins.wait.timed or joins.wait.pids != {scene.process.pid} or scene.may_act(joins):
         return None
-    feeders = [tid for tid, one in scene.waits.items() if one.kind == "channel_feed"]
-    feeder = scene.process.thread(feeders[0]) if len(feeders) == 1 else None
-    if (
-        feeder is None
-        or not feeder.same
-        or feeder.wait.kind != "pipe_write"
-        or feeder.wait.pids != {joins.process.pid}
-    ):
+    puts = wait.kind == "channel_put"  # else another child has the turn
+    feeders = [
+        (process, thread)
+        for process in scene.family()
+        if (process is scene.process) is puts
+        for tid, one in waits_of(scene.rank.sample(process.pid)).items()
+        if one.kind == "channel_feed" and (thread := process.thread(tid)) is not None
+        if puts or thread.wait.kind == "pipe_write"
+    ]
+    if len(feeders) != 1:
         return None
-    if scene.may_act(joins):
+    process, feeder = feeders[0]
+    if not feeder.same or feeder.wait.kind != "pipe_write" or feeder.wait.pids != {joins.process.pid}:
         return None
+    pid, name = scene.process.pid, f"thread {feeder.name} (tid {feeder.tid})"
+    waits = f"waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its {name}"
+    if not puts:
+        waits = (
+            f"has still to write what it put into a queue, and {name} of pid {process.pid}, whose turn it is,"
+        )
     words = (
-        f"pid {scene.process.pid} waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its "
-        f"{scene.name(feeder.tid)} writes to a full pipe that only pid {joins.process.pid} could read, which "
-        "waits for it to end"
+        f"pid {pid} {waits} writes to a full pipe that only pid {joins.process.pid} could read, which waits for "
+        f"{'it' if puts else f'pid {pid}'} to end"
     )
-    return Endless("joined_before_drained", words, True, chain=False, tids=tuple(feeders))
+    return Endless("joined_before_drained", words, True, chain=False, tids=(feeder.tid,) if puts else ())
 
 
 def lock_left_to_a_fork(scene: Scene) -> Endless | None:

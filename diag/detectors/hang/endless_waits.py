@@ -15,6 +15,7 @@ from diag.detectors.hang.endless_processes import (
     joined_before_drained,
     lock_left_to_a_fork,
     lock_of_a_dead_process,
+    message_cut_off,
     pipe_kept_open,
     queue_without_reader,
 )
@@ -265,8 +266,13 @@ def _some(scene: Scene, tids: list[int]) -> str:
 
 _RULES = (
     _rpc_threads_are_taken, _pool_waits_for_itself, _event_loop_is_blocked, _lock_of_the_program, _queue_is_joined,
-    _inherited, _thread_at_the_end, joined_before_drained, queue_without_reader, lock_of_a_dead_process, full_channel,
+    _inherited, _thread_at_the_end, joined_before_drained, queue_without_reader, lock_of_a_dead_process, message_cut_off,
+    full_channel,
     circle_of_pipes, lock_left_to_a_fork, pipe_kept_open, in_a_peer,
     _full_queue_beside, _nobody_is_left,
 )  # fmt: skip
-_OF_THE_ENDED = (lock_of_a_dead_process, full_channel)  # say more than that a child has ended
+_OF_THE_ENDED = (
+    lock_of_a_dead_process,
+    message_cut_off,
+    full_channel,
+)  # say more than that a child has ended

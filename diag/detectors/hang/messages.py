@@ -7,7 +7,6 @@ theirs.
 
 from __future__ import annotations
 
-from diag.detectors.hang.agents import OF_AGENTS
 from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.facts import anybody_waits, cut, filled, place_of
 from diag.detectors.hang.verdict import Verdict, format_who
@@ -38,18 +37,19 @@ _GROUP_IS_UP = (Activity.COLLECTIVE, Activity.COMM_INIT)
 def describe(verdict: Verdict, job: JobView, now: float) -> str:
     """One sentence with numbers: who, what, since when, who waits."""
     parts = [f"{claim(verdict, job, now)} {_phase(verdict, job)}".rstrip(" ,")]
-    of_ranks = verdict.cause not in OF_AGENTS
-    if job.phase in _QUOTED_PHASES and job.phases.line and of_ranks:
+    if job.phase in _QUOTED_PHASES and job.phases.line and not verdict.subject:
         parts.append(f', the last log line of that phase is "{job.phases.line.strip()[:120]}"')
     if verdict.chain is not None and (first := verdict.culprit(job)) is not None:
         whose = "its" if len(verdict.culprits) == 1 else f"rank {first.rank}'s"
         who = f"pid {verdict.blamed_child}" if verdict.blamed_child else f"{whose} {first.thread_name}"
         parts.append(f": {format_chain(verdict.chain, who, verdict.cause)}")
     if verdict.words:
-        parts.append(f"{', and' if verdict.chain is not None else ':'} {verdict.words}")
+        parts.append(
+            f"{', and' if verdict.chain is not None and not verdict.subject else ':'} {verdict.words}"
+        )
     if waiting := _waiting(verdict, job):
         parts.append(f"; {waiting}")
-    if of_ranks:
+    if not verdict.subject:
         parts.append(f" ({len(job.ranks)} of {max(job.world_size, len(job.ranks))} ranks seen)")
     return "".join(parts)
 
@@ -78,12 +78,8 @@ def _subject(verdict: Verdict, job: JobView) -> str:
 
 
 def _nobody_apart(verdict: Verdict, job: JobView) -> str:
-    if verdict.cause in OF_AGENTS:
-        return (
-            "no rank has run again"
-            if any(rank.distributed for rank in job.ranks.values())
-            else "no rank was started"
-        )
+    if verdict.subject:
+        return verdict.subject
     place = place_of(verdict.waiting, job)
     seen = job.ranks.known(verdict.waiting)
     if len(seen) == 1 and not seen[0].distributed:
@@ -116,7 +112,7 @@ def _for_how_long(verdict: Verdict, now: float) -> str:
 
 
 def _phase(verdict: Verdict, job: JobView) -> str:
-    if verdict.cause in OF_AGENTS:
+    if verdict.subject:
         return ""
     if job.phase == "steady" and job.iteration is not None:
         return f"after {job.progress.step_words()}" + (

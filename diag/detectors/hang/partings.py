@@ -18,7 +18,7 @@ from diag.text.units import format_path
 _CONDITIONS = ("if", "elif", "else")
 _LOOPS = ("while", "for")
 # As torch, transformers, accelerate, Lightning and people's own code call it.
-_OF_RANK = re.compile(
+OF_RANK = re.compile(
     r"rank|main_process|is_main|is_master|(?:global|process)_zero|is_leader|is_chief|coordinator", re.I
 )
 _NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*")
@@ -31,7 +31,8 @@ _COUNTED = re.compile(r"for (\w+)(?: in range\(|,.* in enumerate\()")
 class Parting:
     """`apart`: the ranks that are in the block named, or have left it; `others` are the rest of those compared.
     `for_good`: whoever is only behind, or has come through that block before, is not there. `kind`: loop where they left
-    one, rank where the condition asks for the rank's number, which decides alike each time."""
+    one, round where they had been round in it as often, rank where the condition asks for the rank's number, which decides
+    alike each time."""
 
     text: str
     apart: tuple[int, ...]
@@ -74,8 +75,8 @@ def parting(
     level = in_calls or not _in_other_rounds(us, them, job)
     ways = [
         _left_out(us, them, cwd) if in_order and not _may_end_early(us, them, cwd) else None,
-        _left_loop(us, them, cwd) if level else None,
-        _left_loop(them, us, cwd) if level else None,
+        _left_loop(us, them, job) if level else None,
+        _left_loop(them, us, job) if level else None,
         _under(us, them, cwd, for_good=in_calls),
     ]
     if in_calls:
@@ -197,14 +198,30 @@ def _plain_values(side: _Side, job: JobView) -> dict[str, str]:
     }
 
 
-def _left_loop(one: _Side, other: _Side, cwd: str) -> Parting | None:
+def _left_loop(one: _Side, other: _Side, job: JobView) -> Parting | None:
     loop = _not_around(other.path[0], one.path[0])
     if loop is None or not loop.is_loop or one.path[0].line <= loop.last:
         return None
-    place = other.path[0]
+    place, cwd = other.path[0], job.run.cwd
     inside = other.verb("still [is|are]")
     left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
+    if left_out := _round_left_out(one, other, loop, job):
+        return Parting(f"{left}; {left_out}", one.ranks, other.ranks, True, "round")
     return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True, "loop")
+
+
+def _round_left_out(one: _Side, other: _Side, loop: Block, job: JobView) -> str:
+    """Who has been round as often as those that are still at a line of the loop went round once by a `continue` before it."""
+    name, place, cwd = counter_of(loop), other.path[0], job.run.cwd
+    here, there = (_plain_values(side, job).get(name, "") for side in (one, other))
+    heads = [
+        f"{head_of(leave.under, place.file, cwd)} continues"
+        for leave in place.leaves
+        if leave.word == "continue" and leave.loop == loop.line and leave.line < place.line
+    ]
+    if not heads or here != there or not here.isdecimal() or ways_out(place, loop, cwd):
+        return ""
+    return f"`{name}` is {here} on either side, so that a round went past that call ({', '.join(heads[:2])})"
 
 
 def _may_end_early(one: _Side, other: _Side, cwd: str) -> bool:
@@ -246,7 +263,7 @@ def _kind(block: Block, place: ProgramPlace, other: ProgramPlace) -> str:
     """Of a condition on the rank. Where the other is in another branch of it, both were meant to make a call there."""
     around = {one.line for one in place.around}
     branches = any(one.kind in ("elif", "else") and one.line not in around for one in other.around)
-    return "rank" if _OF_RANK.search(block.text) and block.kind == "if" and not branches else ""
+    return "rank" if OF_RANK.search(block.text) and block.kind == "if" and not branches else ""
 
 
 def _left_out(one: _Side, other: _Side, cwd: str) -> Parting | None:

@@ -35,11 +35,12 @@ from diag.text.units import format_path
 # Causes of ranks and workers that go round in a loop and get on.
 _ROUND = ("dataloader_worker_slow", "goes_round")
 # Other causes of ranks that may have come to another line than the others.
-_PARTED = ("left_before_the_others",)
+_PARTED = ("left_before_the_others", "waits_for_key")
 # Causes that say as little of why as those that only have a place: its line may.
 _BARE = ("lock_not_released", "nobody_releases_lock", *NOBODY.values())
 _NOBODY = "nobody_releases_lock"
 _MOST_CLAUSES = 2
+_OF_ONE_SIDE = ("not_in_collective", "waits_at_store", "waits_for_key", "call_does_not_return")
 
 
 def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
@@ -89,7 +90,7 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         passed = verdict.collectives.passed if verdict.collectives is not None else ()
         in_order = skipped and all(one.seen_next for one in passed)
         parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)
-    if parted is not None:
+    if parted is not None and (verdict.cause != "waits_for_key" or parted.kind in ("loop", "round")):
         clauses.append(parted.text)
         verdict = _apart(replace(verdict, parted=parted.for_good), parted)
     elif skipped and waits_in_backward(verdict, job) and has_passed(rank, verdict.waiting, job):
@@ -110,6 +111,8 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     if verdict.cause == "all_ranks_wait" and parted.for_good:
         return replace(verdict, cause="ways_differ")
     everybody = verdict.everyone
+    if parted.kind == "round" and {*parted.apart} == {*verdict.culprits} and verdict.cause in _OF_ONE_SIDE:
+        return replace(verdict, cause="round_left_out")
     unlike = verdict.is_of("unlike_calls")
     if unlike and not parted.apart and 2 * len(verdict.culprits) == len(everybody):
         # nobody is to say who was to go round once more
@@ -120,7 +123,9 @@ def _apart(verdict: Verdict, parted: Parting) -> Verdict:
     if ahead > 0 or (ahead == 0 and not parted.kind):
         return verdict
     culprits = tuple(sorted(parted.apart))
-    cause = {"loop": "left_the_loop", "rank": "call_of_some_ranks"}.get(parted.kind, verdict.cause)
+    cause = {"loop": "left_the_loop", "round": "round_left_out", "rank": "call_of_some_ranks"}.get(
+        parted.kind, verdict.cause
+    )
     return replace(
         verdict,
         klass="collective_mismatch",

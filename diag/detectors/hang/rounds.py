@@ -18,7 +18,7 @@ from diag.text.units import format_path, format_ranks
 
 # Causes of ranks of which none is only behind.
 _LEVEL = (
-    "messages_do_not_match", "calls_differ", "call_skipped", "call_unanswered", "left_the_loop", "call_of_some_ranks",
+    "messages_do_not_match", "calls_differ", "call_skipped", "call_unanswered", "left_the_loop", "round_left_out", "call_of_some_ranks",
     "groups_in_opposite_order", "left_before_the_others", "ways_differ", "all_ranks_wait",
 )  # fmt: skip
 _OUTWARDS = 3  # own frames in which a loop is looked for

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.partings import counter_of, head_of, path_of
-from diag.detectors.hang.verdict import Verdict, blaming, format_who
+from diag.detectors.hang.verdict import Verdict, at_most, blaming, format_who
 from diag.model import Confidence
 from diag.model.observations import Frame, ProgramPlace, Statement
 from diag.state.rank_view import RankView
@@ -21,6 +21,14 @@ _STORE = re.compile(r"Store\b|_store\b|\bstore\b")
 _OWNER = re.compile(r"([A-Za-z_][\w.]*)\.(?:wait|get|check|multi_get)\(")
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
 _MOST_CONDITIONS = 2
+_ARGUMENT = re.compile(r"\.(?:wait|get|check|multi_get)\((?P<key>\[[^\]]*\]|[^,]*)")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*")
+# What gives another value in each process that is started; of hash only where text is in it (PYTHONHASHSEED).
+_OF_PROCESS = re.compile(
+    r"(?<![\w.])(?:(?P<salted>hash)|id|(?:os\.)?getpid|(?:uuid\.)?uuid[14]|secrets\.\w+|"
+    r"time\.(?:time|monotonic|perf_counter)(?:_ns)?|(?:datetime\.)?datetime\.now)\((?P<of>[^()]*(?:\([^()]*\))?[^()]*)\)"
+)
+_TEXT = re.compile(r"[\"']|\bstr\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,13 @@ def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
         words += ", which no line sets in the program's files that were read"
         return _with_words(verdict, words)
     words += f", which {_lines(setters, cwd)}"
+    if own := _of_process(first, cwd):
+        makes = (
+            "may make" if "{...}" in first.key else "makes"
+        )  # one of two keys, the other of which may be alike
+        words += f"; each process {makes} that key for itself, from {own}"
+        confidence = at_most(verdict.confidence, Confidence.MEDIUM)
+        return replace(verdict, cause="key_of_each_process", words=words, confidence=confidence)
     passed = {
         rank.rank: values
         for rank in job.ranks.known([number for number in verdict.everyone if number not in waiting])
@@ -76,6 +91,32 @@ def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
             verdict, culprits, "peer_not_joined", "key_not_set", Confidence.MEDIUM, words=words, chain=None
         )
     return _with_words(verdict, words)
+
+
+def _of_process(awaited: _Awaited, cwd: str) -> str:
+    """Of what the key is made from, that which no two processes have alike: "`hash(name)` (keys.py:16)". By the program's
+    text, as far as one statement says what each name in it means."""
+    place = awaited.place
+    found = _ARGUMENT.search(place.text)
+    texts = {(place.file, place.line): found["key"]} if found is not None else {}
+    for text in (todo := [*texts.values()]):  # grows
+        for name in _NAME.findall(text):
+            meaning = place.meaning(name)
+            if (
+                meaning is not None
+                and texts.setdefault((meaning.file, meaning.line), meaning.text) not in todo
+            ):
+                todo.append(meaning.text)
+    for (file, line), text in texts.items():
+        for one in _OF_PROCESS.finditer(text):
+            of = [one["of"], *(awaited.values.get(name, "") for name in _NAME.findall(one["of"]))]
+            if not one["salted"] or (any(map(_TEXT.search, of)) and not _same_salt(awaited.rank)):
+                return f"`{one[0]}` ({format_path(file, cwd)}:{line})"
+    return ""
+
+
+def _same_salt(rank: RankView) -> bool:
+    return rank.variables.get("PYTHONHASHSEED", "random") != "random"
 
 
 def _with_words(verdict: Verdict, words: str) -> Verdict:

@@ -13,7 +13,7 @@ from diag.detectors.hang.loops import (
     why_unchanged,
     with_condition_met_before,
 )
-from diag.detectors.hang.partings import path_of
+from diag.detectors.hang.partings import OF_RANK, path_of
 from diag.detectors.hang.program_lines import thread_of
 from diag.detectors.hang.rounds import rounds_that_differ
 from diag.detectors.hang.verdict import Note, Verdict
@@ -47,6 +47,7 @@ _AIMS = ("timeout", "block", "blocking", "src", "dst", "group_src", "group_dst",
 _ITEMS = re.compile(r"^\[.*\.\.\. (?P<count>\d+) items\]$")
 _MOST_OF_LOOP = 4  # variables of its condition
 _COUNTER = re.compile(r"-?\d+")
+_ENTRY = re.compile(r"\['\w+'\]$")
 _TEXT = re.compile(r"(?:[A-Za-z]\w*\()?(?P<quote>['\"])(?P<text>.{4,})(?P=quote)\)?(?:\.\.\. \(\d+\))?")
 # Causes in which no rank is further than another, so that counters tell.
 _LEVEL = ("calls_differ", "call_unanswered", "all_ranks_wait")
@@ -319,6 +320,8 @@ def _difference(
                 continue  # one is further than the other
             elif name in place.conditions or (name in place.line and place.level and level):
                 order = 1 + depth
+            elif level and _is_setting(name, text):
+                order = 1 + len(places) + depth
             else:
                 continue
             if words := _apart(name, place, rank.rank):
@@ -327,6 +330,11 @@ def _difference(
         return "", "", False
     order, name, words = min(ranked, key=lambda one: one[0])
     return name, words, order == 0
+
+
+def _is_setting(name: str, text: str) -> bool:
+    """A switch of a table that all ranks have, which is no rank's own by its name."""
+    return bool(_ENTRY.search(name)) and text in ("True", "False", "None") and not OF_RANK.search(name)
 
 
 def _apart(name: str, place: _Place, rank: int) -> str:

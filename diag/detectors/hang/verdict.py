@@ -63,6 +63,7 @@ class Verdict:
     parted: bool = False  # where ranks came apart is in `words`, by the program's text
     by_kernel: bool = False  # and that is the cause
     busy: bool = False  # the culprits compute, while the others wait for them
+    subject: str = ""  # what the sentence begins with, where no rank runs
     ends_at: float | None = None  # when what it waits for is over by itself, where the kernel shows it
     grounds: tuple[Ground, ...] = ()  # why it will not go on by itself; none: it is only held up
 

@@ -26,8 +26,12 @@ _TORCH = re.compile(
 )
 # What a rank's NCCL prints when ANOTHER one is gone, or was never there.
 _LOST = re.compile(
-    r"Connection (?:refused|closed|reset)|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
+    r"Connection (?:refused|closed|reset)|Socket recv failed|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
 )
+# torch 2.0-2.13 below its own line, in NCCL's words:
+#   Last error:
+#   Socket recv failed while polling for opId=0x200ad80fbbd0
+_LAST_ERROR = "Last error:"
 _SHM = "shared memory segment"
 # NCCL tries 34 times, 100 ms, 200 ms ... apart; the peer listens before its address is given out, so it is not merely late.
 _RETRIES = 5
@@ -42,8 +46,13 @@ class NcclInitErrorDetector(Detector):
 
     def __init__(self) -> None:
         self._torch: dict[int | None, tuple[float, str]] = {}
+        self._last_errors: dict[int | None, str] = {}  # by rank, in NCCL's words
+        self._next_is_one = False
 
     def observe(self, at: float, fact: LogLine) -> None:
+        if self._next_is_one:
+            self._last_errors.setdefault(fact.rank, fact.text)
+        self._next_is_one = bool(self._torch) and fact.text.endswith(_LAST_ERROR)
         if "NCCL error in: " in fact.text and len(self._torch) < 4096 and _TORCH.search(fact.text):
             self._torch.setdefault(fact.rank, (at, fact.text))
 
@@ -63,7 +72,7 @@ class NcclInitErrorDetector(Detector):
             return  # NCCL's own lines may come by another file, and later
         elif trying:
             yield _by_retries(trying)
-        else:
+        elif not job.gpu_faults.out_of_memory:  # then NCCL only lacks the memory too, or the rank that it was for
             yield self._by_torch()
 
     def _by_nccl(self, job: JobView, found: dict[int, NcclProcess]) -> Finding:
@@ -104,6 +113,18 @@ class NcclInitErrorDetector(Detector):
         results = load("network/errors.yaml")["nccl_result"]
         result = next((one for one in results.values() if means.startswith(one["means"])), results["other"])
         ranks = ranks_of(self._torch)
+        words = list(self._last_errors.values())
+        if words and all(map(_LOST.search, words)):
+            return finding(
+                self.name,
+                "peer_unreachable",
+                confidence=Confidence.LOW,
+                ranks=ranks,
+                since=at,
+                summary=f'NCCL{on_ranks(ranks)} lost another rank ({means}): "{words[0].strip()[:200]}"',
+                final=True,
+                evidence=quoted(self._torch),
+            )
         return finding(
             self.name,
             result["cause"],

@@ -12,7 +12,7 @@ from diag.detectors.rules.ruleset import RuleSet
 from diag.detectors.rules.schema import Rule
 from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import message_of
-from diag.knowledge.tracebacks import FRAME, NOT_ITS_END
+from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, behind_prefix
 
 # Lines that are kept above the newest: a frame, its source and carets, a message of several lines.
 _ABOVE = 12
@@ -190,10 +190,10 @@ def _ends(message: str, above: deque[str], uncaught: bool) -> _Ends:
     """`IndexError: list index out of range` below frames; what an exception is called is anybody's choice."""
     if not _EXCEPTION.match(message):
         # pasted with the indent or the bars of what it stood in
-        return _Ends.SEEN_ALONE if _CLASS.match(message.lstrip(" |+")) else _Ends.NOTHING
-    bare = [message_of(line).text for line in above]
+        bare = message.lstrip(" |+")
+        return _Ends.SEEN_ALONE if _CLASS.match(bare) or behind_prefix(message) else _Ends.NOTHING
     traced = False
-    for line in reversed(bare):
+    for line in reversed([message_of(line).text for line in above]):
         if NOT_ITS_END.match(line):
             return _Ends.NOTHING
         if any(chain in line for chain in _CHAINS):

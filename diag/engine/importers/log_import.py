@@ -16,6 +16,7 @@ from typing import IO, cast
 
 from diag.engine.importers.attempts import Attempts, Before
 from diag.engine.importers.files import rank_of_log
+from diag.engine.importers.line_heads import LineHeads
 from diag.engine.importers.log_outcome import LogOutcome
 from diag.engine.importers.log_reader import log_records, merged
 from diag.engine.importers.policy import LOG
@@ -52,6 +53,7 @@ class LogImport:
         self.parsers = {**PARSERS, output.SOURCE: self._parse}
         self._records = records
         self._attempts = Attempts() if one_log else None
+        self._heads: dict[str, LineHeads] = {}  # by stream
         self._last: tuple[Record | None, list[Observation]] = (None, [])
 
     def __iter__(self) -> Iterator[Record]:
@@ -74,11 +76,18 @@ class LogImport:
             yield from outcome.records(now)
 
     def _pieces(self) -> Iterator[tuple[Before | None, Record]]:
-        for record in self._records:
+        for record in map(self._bare, self._records):
             if self._attempts is None or record.source != output.SOURCE:
                 yield None, record
             else:
                 yield from self._attempts.pieces(record)
+
+    def _bare(self, record: Record) -> Record:
+        """Without what stands before the lines of its tracebacks."""
+        if record.source != output.SOURCE:
+            return record
+        heads = self._heads.setdefault(record.payload["stream"], LineHeads())
+        return replace(record, payload={**record.payload, "lines": heads.bare(record.payload["lines"])})
 
     def _parse(self, record: Record) -> Iterator[Observation]:
         return iter(self._last[1]) if record is self._last[0] else output.parse(record)

@@ -1,4 +1,4 @@
-"""What every fact is."""
+"""What every fact is, and what each source may say of itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,31 @@ class Observation:
     """Base of all: the rank it is about, or None for the node or the job."""
 
     rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unparsed(Observation):
+    """A record that its parser should have understood and did not."""
+
+    source: str
+    reason: str
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed(Observation):
+    """A source cannot look. The finding it would have served becomes `not checked`, with this reason."""
+
+    source: str
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceWorks(Observation):
+    """The source can look (again): withdraws an earlier SourceFailed of the same source and rank."""
+
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,31 +175,6 @@ class SnapshotTaken(Observation):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFailed(Observation):
-    """A source cannot look. The finding it would have served becomes `not checked`, with this reason."""
-
-    source: str
-    reason: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceWorks(Observation):
-    """The source can look (again): withdraws an earlier SourceFailed of the same source and rank."""
-
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unparsed(Observation):
-    """A record that its parser should have understood and did not."""
-
-    source: str
-    reason: str
-    excerpt: str
-
-
-@dataclass(frozen=True, slots=True)
 class StoreTried(Observation):
     """The log shows one try that failed. `delay`: seconds to the next, where the line says it; `why`: in
     its own words."""

@@ -112,6 +112,7 @@ class ProcessWaits:
     threads_left_out: int = 0
     cpu_limit_seconds: int | None = None  # RLIMIT_CPU: the kernel ends it when it has used so much (SIGXCPU)
     forked: bool = False  # a copy of its parent, which has begun no program of its own since
+    age_seconds: float | None = None  # since it began; None where that was not read
 
     def thread(self, tid: int = 0) -> ThreadWait | None:
         """0: the main thread."""
@@ -119,13 +120,26 @@ class ProcessWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """By processes since each began, their children that ended counted: `faults` are page faults of those alone, so that
+    more of them say that one has ended."""
+
+    cpu_seconds: float
+    chars: int  # read and written
+    faults: int
+
+
+@dataclass(frozen=True, slots=True)
 class WaitsRead(Observation):
-    """The rank, its descendants, and those on this host that they wait for."""
+    """The rank, its descendants, and those on this host that they wait for; without a rank, those of the command."""
 
     pid: int
     over_seconds: float
     processes: tuple[ProcessWaits, ...]
     not_checked: tuple[str, ...] = ()
+    spent: Spent | None = (
+        None  # by all of these; None where it was not asked, or may not be read of one of them
+    )
 
     def process(self, pid: int) -> ProcessWaits | None:
         return next((one for one in self.processes if one.pid == pid), None)

@@ -16,6 +16,7 @@ import re2
 from diag.outputs.chinese.values import ANYTHING, CLAUSE, COUNT, LOOSE, SILENT, Kind, kind_of, lost, stem
 from diag.text.columns import char_columns
 
+_CHINESE = re.compile("[\u4e00-\u9fff]")
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 # A place of a table that code fills (diag.text.tables): what is read of its value, and how it is written.
 _FORMATTED = re.compile(r"\{([A-Za-z_][\w.\[\]]*)(?:![rsa])?(?::([^{} ]*)[^{}]*)?\}")
@@ -81,8 +82,8 @@ class Template:
         for name, value in zip(names, given, strict=True):
             kind = self._kind(name)
             own = translate(value) if stem(name) == CLAUSE or kind is LOOSE else kind.render(value)
-            if own is None and kind is LOOSE:
-                own = value
+            if kind is LOOSE and (own is None or not _CHINESE.search(own)):
+                own = value  # also where only its marks would be others: it may be code
             if own is None or values.setdefault(name, own) != own:
                 return None
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from diag.launch.launchers.command import CommandError
 from diag.model import Record
-from diag.model.observations import CgroupMemory, GpuSample, HostMemory, Observation
+from diag.model.observations import CgroupMemory, GpuSample, HostMemory
 from diag.sources.gpu import nvml
 from diag.sources.host import cgroup
-from diag.sources.host.process_tree import PROC
 from diag.text.errors import SourceUnavailable
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -80,16 +78,8 @@ def _gpus_seen() -> list[GpuSample]:
     return [fact for fact in facts if isinstance(fact, GpuSample) and fact.memory_total_bytes]
 
 
-def cgroup_facts(proc: Path = PROC) -> list[Observation]:
-    reader = cgroup.CgroupReader(os.getpid(), proc)
-    try:
-        return list(cgroup.parse(Record(cgroup.SOURCE, reader.sample())))
-    finally:
-        reader.close()
-
-
 def _host_seen() -> tuple[int | None, str]:
-    facts = cgroup_facts()
+    facts = cgroup.own_facts()
     total = next((fact.total_bytes for fact in facts if isinstance(fact, HostMemory)), None)
     limit = next((fact.limit_bytes for fact in facts if isinstance(fact, CgroupMemory)), None)
     if limit is not None and (total is None or limit < total):

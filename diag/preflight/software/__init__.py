@@ -20,8 +20,6 @@ from diag.preflight.software.ask import Load, Software, inventory, load, parse, 
 from diag.preflight.software.fits import before, check_megatron
 from diag.preflight.software.loads import judge
 from diag.preflight.software.target import Target, find_target, is_megatron, used_by
-from diag.preflight.software.trainer import find_trainer
-from diag.preflight.software.trainer_flags import call_of, check_flags
 
 __all__ = ["check_software", "stop_asking"]
 
@@ -43,6 +41,11 @@ def check_software(
     target, installed = find_target(words, environment), Installed()
     for one in _lines(target, installed, deadline, loads=loads):
         yield replace(one, status="note") if one.status == "ok" and not target.is_of_command else one
+    if not command:
+        return
+    from diag.preflight.software.trainer import find_trainer  # much to load where there are no flags
+    from diag.preflight.software.trainer_flags import call_of, check_flags
+
     read = read_command(command, env)
     call = call_of(read)
     if call is not None:

@@ -4,6 +4,7 @@ compile at run time needs (a problem where CMD is known to compile, else there i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,11 @@ _OF_ALL = 11  # the gcc that every CUDA from 11.4 on takes
 def nvml_cuda() -> tuple[int | None, int]:
     """The newest CUDA that the driver can run, as NVML has it (12040), and the number of GPUs; None where
     NVML is not there."""
-    import pynvml
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None, 0
+    import pynvml  # much to load where there is no NVML
 
     try:
         pynvml.nvmlInit()

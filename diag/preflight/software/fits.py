@@ -18,6 +18,9 @@ from diag.preflight.software.ask import Software
 from diag.preflight.software.target import Target, is_megatron
 
 _ABSENT = "absent"
+# What only an extra asks for: nearly all of the hundreds of requirements of transformers and of datasets, and to parse
+# them took more time than all else here.
+_OF_EXTRA = re.compile(r"""\bextra *== *(['"])[^'"]+\1""")
 
 
 def fits(version: str, specifier: str) -> bool | None:
@@ -95,6 +98,9 @@ def unmet(software: Software, used: Collection[str] | None) -> Iterator[Line]:
 
 def _requirement(text: str, markers: Mapping[str, str]) -> Requirement | None:
     """None where it does not hold here: another platform, or an extra that was not necessarily asked for."""
+    marker = text.partition(";")[2]
+    if _OF_EXTRA.search(marker) and " or " not in marker:
+        return None
     try:
         wanted = Requirement(text)
         if wanted.marker is None or wanted.marker.evaluate({**markers, "extra": ""}):

@@ -1,24 +1,17 @@
 """GPUs through NVML (the official `pynvml` module), asked by a helper process that can be killed.
 
-A sick GPU makes NVML calls block forever in the kernel, or crash; the helper is then abandoned and the agent
-goes on. Run as a module it is that helper: each byte on stdin asks for a sample, one JSON line a GPU is the
-answer.
+A sick GPU makes NVML calls block forever in the kernel, or crash; the helper (`nvml_helper`) is then abandoned
+and the agent goes on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import importlib
 import json
 import os
-import queue
-import resource
 import select
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -26,8 +19,8 @@ from typing import Any
 from diag.launch import isolated
 from diag.model import Payload, Record
 from diag.model.observations import GpuSample, Observation, Unparsed
-from diag.sources.gpu.nvml_gpm import Gpm
-from diag.sources.gpu.nvml_health import HealthWatch, parse_events, parse_health, text_of
+from diag.sources.gpu.nvml_health import parse_events, parse_health
+from diag.sources.gpu.nvml_helper import CLOSER, SAMPLE, SICK
 from diag.sources.payload import rows, scaled, whole
 from diag.text.errors import SourceUnavailable
 from diag.text.units import format_seconds
@@ -36,7 +29,6 @@ SOURCE = "nvml"
 
 BACKOFF_SECONDS = 10.0  # doubled at each failure in a row, up to the next; ours
 LONGEST_BACKOFF_SECONDS = 300.0
-_SAMPLE, _CLOSER = b"\n", b"+"  # what is asked of the helper
 # SMs of compute capability 9.0 to 12.x have 128 FP32 lanes each (CUDA C++ Programming Guide); GPM is of
 # Hopper and newer.
 _CORES_PER_SM = 128
@@ -75,7 +67,7 @@ class NvmlReader:
         self._failures = 0
         self._retry_at = 0.0
         self._hopeless = False
-        self._asked = _SAMPLE
+        self._asked = SAMPLE
         self._may_look_closer = True
         self._failure = ("NVML has not been queried yet", "")
 
@@ -97,14 +89,14 @@ class NvmlReader:
         gpus: list[Payload] = []
         beside: dict[str, Payload] = {}  # health and events, when there are any
         assert self._helper is not None and self._helper.stdin is not None
-        self._asked = _CLOSER if closer and self._may_look_closer else _SAMPLE
+        self._asked = CLOSER if closer and self._may_look_closer else SAMPLE
         with contextlib.suppress(OSError):  # it died since; reading says how
             self._helper.stdin.write(self._asked)
         while True:
             message = self._message(until)
             if message is None:
                 raise self._give_up(
-                    f"NVML did not answer for {format_seconds(deadline)} (GPU {len(gpus)})", _SICK
+                    f"NVML did not answer for {format_seconds(deadline)} (GPU {len(gpus)})", SICK
                 )
             if "gpu" not in message:
                 beside = {name: message[name] for name in ("health", "events") if message.get(name)}
@@ -125,14 +117,14 @@ class NvmlReader:
         if self._abandoned:
             raise SourceUnavailable(
                 f"NVML is stuck in the kernel (helper process {self._abandoned[0].pid} cannot be killed)",
-                _SICK,
+                SICK,
             )
         if now < self._retry_at:
             raise SourceUnavailable(*self._failure)
         try:
             self._helper = subprocess.Popen(
                 isolated.argv(
-                    "diag.sources.gpu.nvml", str(self._health_seconds if self._failures < 2 else 0.0)
+                    "diag.sources.gpu.nvml_helper", str(self._health_seconds if self._failures < 2 else 0.0)
                 ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -156,7 +148,7 @@ class NvmlReader:
         if message is not None:
             self._ready = message
         elif time.monotonic() >= self._started + self._start_seconds:
-            raise self._give_up(f"NVML did not start within {format_seconds(self._start_seconds)}", _SICK)
+            raise self._give_up(f"NVML did not start within {format_seconds(self._start_seconds)}", SICK)
         else:
             raise SourceUnavailable("NVML is still starting")
 
@@ -171,10 +163,10 @@ class NvmlReader:
                 return None
             data = os.read(self._helper.stdout.fileno(), 65536)
             if not data:
-                raise self._give_up(self._how_it_died(), _SICK)
+                raise self._give_up(self._how_it_died(), SICK)
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)  # ours: main() lets nothing else write there
+        message: dict[str, Any] = json.loads(line)  # the helper's: it lets nothing else write there
         if "failed" in message:
             self._hopeless = message["final"]
             raise self._give_up(message["failed"], message["remedy"])
@@ -193,7 +185,7 @@ class NvmlReader:
 
     def _give_up(self, reason: str, remedy: str) -> SourceUnavailable:
         self.close()
-        if self._asked == _CLOSER:
+        if self._asked == CLOSER:
             self._may_look_closer = False  # samples matter more than these calls, which may have done it
         backoff = min(BACKOFF_SECONDS * 2**self._failures, LONGEST_BACKOFF_SECONDS)
         self._failures = min(self._failures + 1, 10)
@@ -214,111 +206,6 @@ class NvmlReader:
             helper.wait(0.5)
         except subprocess.TimeoutExpired:  # in D state: SIGKILL waits for the driver, we do not
             self._abandoned.append(helper)
-
-
-_SICK = "check `nvidia-smi` and the kernel log for Xid lines on this node"
-
-
-# --- the helper
-
-
-def main() -> int:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash here is expected and is no news
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what the library prints must not get between our lines
-    for message in _talk(float(sys.argv[1]) if len(sys.argv) > 1 else 0.0):
-        os.write(answers, json.dumps(message).encode() + b"\n")
-    return 0
-
-
-def _talk(health_seconds: float) -> Iterator[Payload]:
-    """The helper's side: ready or failed, then on each question a message for each GPU, and an end."""
-    asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    # A thread of its own, so that the helper ends with its parent also while an NVML call hangs.
-    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
-    try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        yield _failed(
-            "no NVML library", "on a machine with an NVIDIA driver, give the container the utility capability"
-        )
-        return
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        yield _failed("the Python module pynvml is missing", "pip install nvidia-ml-py")
-        return
-    try:
-        nvml.nvmlInit()
-        count = nvml.nvmlDeviceGetCount()
-    except nvml.NVMLError as error:
-        yield _failed(f"NVML cannot start: {error}", _SICK, final=False)
-        return
-    yield {"driver": _ask(nvml, nvml.nvmlSystemGetDriverVersion), "count": count}
-    watch = HealthWatch(nvml, count, health_seconds)
-    if health_seconds:
-        watch.start()
-    fixed: dict[int, dict[str, Any]] = {}
-    gpm = Gpm(nvml)
-    while True:
-        closer = asked.get() == _CLOSER
-        if not closer:
-            gpm.forget()
-        for index in range(count):
-            yield {"gpu": _sample(nvml, index, fixed, gpm if closer else None)}
-        health, events = watch.take()
-        yield {"end": count, "health": health, "events": events}
-
-
-def _listen(asked: queue.SimpleQueue[bytes]) -> None:
-    while question := os.read(0, 1):
-        asked.put(question)
-    os._exit(0)
-
-
-def _failed(reason: str, remedy: str, final: bool = True) -> Payload:
-    return {"failed": reason, "remedy": remedy, "final": final}
-
-
-def _ask(nvml: Any, question: Callable[..., Any], *args: Any) -> Any:
-    try:
-        answer = question(*args)
-    except nvml.NVMLError:
-        return None
-    return text_of(answer)
-
-
-def _sample(nvml: Any, index: int, fixed: dict[int, dict[str, Any]], gpm: Gpm | None) -> Payload:
-    """One GPU in NVML's own units; None for each field that the driver or the GPU does not have, GPM's are
-    then left out."""
-    try:
-        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-    except nvml.NVMLError as error:
-        return {"index": index, "error": str(error)}
-    if index not in fixed:
-        fixed[index] = {
-            "index": index,
-            "uuid": _ask(nvml, nvml.nvmlDeviceGetUUID, gpu),
-            "pci": text_of(getattr(_ask(nvml, nvml.nvmlDeviceGetPciInfo, gpu), "busId", None)),
-            "name": _ask(nvml, nvml.nvmlDeviceGetName, gpu),
-        }
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, gpu)
-    processes = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, gpu) or ()
-    return {
-        **fixed[index],
-        "util": getattr(_ask(nvml, nvml.nvmlDeviceGetUtilizationRates, gpu), "gpu", None),
-        "mem_used": getattr(memory, "used", None),
-        "mem_total": getattr(memory, "total", None),
-        "power_mw": _ask(nvml, nvml.nvmlDeviceGetPowerUsage, gpu),
-        "power_limit_mw": _ask(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu),
-        "sm_clock_mhz": _ask(nvml, nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
-        "temp": _ask(nvml, nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
-        # called EventReasons since CUDA 12.2; the old name is in all drivers
-        "throttle": _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu),
-        "pids": [process.pid for process in processes],
-        "pid_mem": [[process.pid, process.usedGpuMemory] for process in processes],
-        **(gpm.figures(index, gpu) if gpm is not None else {}),
-    }
 
 
 # --- understanding it
@@ -377,7 +264,3 @@ def _share(value: Any) -> float | None:
     """Of percent; NaN is none either."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
     return value * 0.01 if fits else None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

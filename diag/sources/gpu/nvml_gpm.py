@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from diag.model import Payload
+if TYPE_CHECKING:
+    from diag.model import Payload
 
 _METRICS = {"sm_util": 2, "sm_occupancy": 3}  # nvml.h: NVML_GPM_METRIC_SM_UTIL, _SM_OCCUPANCY; percent
 
@@ -90,3 +91,8 @@ class Gpm:
                 self._nvml.nvmlGpmSampleFree(last)
             except self._nvml.NVMLError:
                 pass  # some bytes of a helper that is killed sooner or later
+
+
+def text_of(value: Any) -> Any:
+    """Of an old pynvml, whose texts are bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

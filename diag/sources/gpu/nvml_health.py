@@ -14,6 +14,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import GpuHealth, NvlinkSeen, Observation, Unparsed, XidReported
+from diag.sources.gpu.nvml_gpm import text_of
 from diag.sources.payload import mapping, rows, scaled, whole
 
 HEALTH_SECONDS = 60.0  # gpud and dcgm-exporter read these each 30-60 s
@@ -171,11 +172,6 @@ class HealthWatch:
         event = {"t": time.time(), "pci": text_of(getattr(pci, "busId", None)), "xid": data.eventData}
         with self._lock:
             self._events = [*self._events[-_MOST_WAITING:], event]
-
-
-def text_of(value: Any) -> Any:
-    """Of an old pynvml, whose texts are bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 # --- understanding it

@@ -380,3 +380,12 @@ def _limit(text: object) -> int | None:
 def _number(text: object) -> int | None:
     match = re.match(r"\d{1,20}\b", text, re.ASCII) if isinstance(text, str) else None
     return int(match[0]) if match else None
+
+
+def own_facts(proc: Path = PROC) -> list[facts.Observation]:
+    """Of this process, now."""
+    reader = CgroupReader(os.getpid(), proc)
+    try:
+        return list(parse(Record(SOURCE, reader.sample())))
+    finally:
+        reader.close()

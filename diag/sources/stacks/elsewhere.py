@@ -216,6 +216,8 @@ def _template(node: ast.AST, resolve: Resolve, depth: int = 3) -> str:
             values = iter([f"{{{ast.unparse(one)}}}" for one in node.args])
             return _PLACE.sub(lambda _: next(values, "{}"), str(node.func.value.value))
         return _template(node.func.value, resolve, 0)  # .encode()
+    if isinstance(node, ast.IfExp):
+        return _either(_template(node.body, resolve, depth), _template(node.orelse, resolve, depth))
     if isinstance(node, ast.List | ast.Tuple) and node.elts:
         return _template(node.elts[0], resolve, depth)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str" and node.args:
@@ -223,8 +225,23 @@ def _template(node: ast.AST, resolve: Resolve, depth: int = 3) -> str:
     name = ast.unparse(node)
     if depth and _NAME.fullmatch(name) and (known := resolve(name)):
         inner = next((one.value for one in ast.walk(_parsed(known)) if isinstance(one, ast.Expr)), None)
-        if isinstance(inner, ast.Constant | ast.JoinedStr | ast.BinOp | ast.Call | ast.List):
+        if isinstance(inner, ast.Constant | ast.JoinedStr | ast.BinOp | ast.Call | ast.List | ast.IfExp):
             found = _template(inner, resolve, depth - 1)
             if _PLACE.sub("", found):
                 return found
     return f"{{{name}}}"
+
+
+def _either(one: str, other: str) -> str:
+    """What two keys have in common at their beginning, and {...} for the rest.
+
+    >>> _either("mix/{stage}", "mix/{stage}/{tag}"), _either("a/{n}", "a/{m}"), _either("a", "a"), _either("a", "b")
+    ('mix/{stage}{...}', 'a/{...}', 'a', '{...}')
+    """
+    if one == other:
+        return one
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    common = "".join(letter for letter, _ in alike)
+    if common.count("{") > common.count("}"):
+        common = common[: common.rindex("{")]
+    return f"{common}{{...}}"

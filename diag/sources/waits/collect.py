@@ -30,9 +30,11 @@ _OTHERS = 8  # that the rank waits for, and that are not below it
 class WaitReader:
     """Raises nothing: whatever could not be read is marked as such in the record."""
 
-    def __init__(self, pid: int, proc: Path = PROC) -> None:
+    def __init__(self, pid: int, proc: Path = PROC, *, spent: bool = False) -> None:
+        """`spent`: and what each process has used since it began."""
         self.pid = pid
         self._proc = os.fspath(proc)
+        self._spent = spent
         self._mounts = Mounts(self._proc)
         self._quota = Quota(pid, self._proc)
 
@@ -68,8 +70,13 @@ class WaitReader:
                     row["threads"][str(native)]["name"] = name
         objects.close()
         objects.hear_mounts()
+        if self._spent:
+            for number, row in processes.items():
+                for name in ("stat", "io"):
+                    row[name] = read_text(f"{self._proc}/{number}/{name}").strip()
         return {
             "pid": self.pid,
+            **({"uptime": read_text(f"{self._proc}/uptime").strip()} if self._spent else {}),
             "machine": platform.machine(),
             "over_seconds": round(over, 3),
             "ticks_per_second": os.sysconf("SC_CLK_TCK"),

@@ -8,8 +8,8 @@ from typing import Any
 
 from diag.model import Record
 from diag.model.observations import Observation
-from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
-from diag.sources.host.process_tree import split_stat
+from diag.model.observations.waits import Party, ProcessWaits, Spent, ThreadWait, Wait, WaitsRead
+from diag.sources.host.process_tree import named_numbers, split_stat
 from diag.sources.payload import guarded
 from diag.sources.waits.collect import SOURCE
 from diag.sources.waits.decode import Blocked, read_thread
@@ -45,13 +45,29 @@ def parse(record: Record) -> Iterator[Observation]:
         reading.over,
         tuple(reading.process(int(pid), row) for pid, row in processes.items() if pid.isdigit()),
         tuple(map(str, payload.get("not_checked", ()))),
+        reading.spent(),
     )
+
+
+def _fields(row: dict[str, Any]) -> list[str]:
+    """Of the stat of the process as a whole, from the state on; none where it was not read."""
+    return split_stat(row["stat"])[2] if row.get("stat") else []
+
+
+def _spent(row: dict[str, Any], ticks: float) -> tuple[float, int, int] | None:
+    """The kernel adds to a process's own numbers those of the children that it has waited for: in io together, in stat in
+    fields of their own (proc(5): cminflt, cmajflt, cutime, cstime)."""
+    fields, io = _fields(row), named_numbers(row.get("io"))
+    if len(fields) < 15 or "rchar" not in io or "wchar" not in io:
+        return None
+    return sum(map(int, fields[11:15])) / ticks, io["rchar"] + io["wchar"], int(fields[8]) + int(fields[10])
 
 
 class _Reading:
     def __init__(self, payload: dict[str, Any]) -> None:
         self.over = float(payload.get("over_seconds") or 0.0)
         self._ticks = float(payload.get("ticks_per_second") or 100)
+        self._payload = payload
         self._machine = str(payload.get("machine", ""))
         self._quota: dict[str, int] = payload.get("quota") or {}
         self._processes: dict[str, Any] = payload["processes"]
@@ -73,7 +89,18 @@ class _Reading:
             int(row.get("threads_left_out", 0)),
             row.get("cpu_limit"),
             self._relatives.is_fork(pid),
+            self._age(row),
         )
+
+    def spent(self) -> Spent | None:
+        parts = [_spent(row, self._ticks) for row in self._processes.values()]
+        known = [part for part in parts if part is not None]
+        return Spent(*map(sum, zip(*known, strict=True))) if known and len(known) == len(parts) else None
+
+    def _age(self, row: dict[str, Any]) -> float | None:
+        uptime = str(self._payload.get("uptime") or "").partition(" ")[0]
+        fields = _fields(row)
+        return float(uptime) - int(fields[19]) / self._ticks if uptime and len(fields) > 19 else None
 
     def _thread(self, pid: int, tid: int, row: dict[str, Any], process: dict[str, Any]) -> ThreadWait | None:
         seen = read_thread(row, self._machine)

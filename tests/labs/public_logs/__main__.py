@@ -21,9 +21,12 @@ from typing import Any
 
 import yaml
 
+from diag.knowledge.log_prefix import without_outer
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[mK]")
+_BAR = re.compile(r".{0,400}%\|.{0,400}\[[^\]]{0,300}\](?=\S)")
 _SECONDS = 300  # for one log
 
 
@@ -59,11 +62,11 @@ def verdict(label: dict[str, Any], log: str, findings: list[dict[str, Any]]) -> 
     if not findings:
         return "nothing"
     lines = log.split("\n")
-    roots = [
-        _bare(lines[number - 1].rstrip("\r").rpartition("\r")[2])
-        for number in label["root"]
-        if number <= len(lines)
+    printed = [
+        lines[number - 1].rstrip("\r").rpartition("\r")[2] for number in label["root"] if number <= len(lines)
     ]
+    # what is quoted comes without the prefixes of containers and launchers, and without the bar before it
+    roots = [_bare(text) for line in printed for text in (line, without_outer(line), _BAR.sub("", line))]
     first = findings[0]
     quoted = _bare(" ".join([first["summary"], *(item["excerpt"] for item in first["evidence"])]))
     return (

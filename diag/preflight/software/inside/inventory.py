@@ -13,6 +13,10 @@ import re
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 
 def main() -> None:
@@ -25,9 +29,10 @@ def main() -> None:
 
     installed, requires = {}, {}
     for one in distributions():
-        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
+        head = head_of(one)
+        name = re.sub(r"[-_.]+", "-", head.get("name", "")).lower()
         if name and name not in installed:  # the first on sys.path is the one that is imported
-            installed[name] = one.version or ""
+            installed[name] = head.get("version", "")
             if name in asked["dists"]:
                 requires[name] = list(one.requires or ())
     swift = folders("swift")
@@ -48,6 +53,16 @@ def main() -> None:
         "megatron_training": first(megatron, "training"),
     }
     Path(asked["out"]).write_text(json.dumps(answer))
+
+
+def head_of(one: Distribution) -> dict[str, str]:
+    """`name` and `version` of its metadata. `one.metadata` parses all of it as an email, each time that it is asked:
+    a tenth of a second of CPU for two hundred packages."""
+    text = one.read_text("METADATA") or one.read_text("PKG-INFO") or one.read_text("") or ""
+    found = re.findall(
+        r"^(Name|Version):[ \t]*(.*?)[ \t]*$", text.partition("\n\n")[0], re.IGNORECASE | re.MULTILINE
+    )
+    return {key.lower(): value for key, value in reversed(found)}  # the first of each
 
 
 def markers() -> dict[str, str]:

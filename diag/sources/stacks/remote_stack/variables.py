@@ -26,8 +26,10 @@ _DEPTH = 2  # self.state.step
 _CO_CONSTS = 24  # of PyCodeObject, 3.11-3.13
 _ARGUMENTS, _KEYWORDS = 16, 8  # co_argcount and co_kwonlyargcount, before co_firstlineno
 _GLOBALS_LOCALS = {11: (8, 24), 12: (24, 40), 13: (24, 40)}  # of _PyInterpreterFrame
+_MOST_SETTINGS = 24
 _FIRST = 16  # attributes by which an object is taken for one of settings
 
+_CUT = re.compile(r"\.\.\. \d+ items\}$")  # of values.py
 _ROOT = re.compile(r"[.\[]")  # self of self.path
 
 Named = tuple[str, str]
@@ -141,7 +143,7 @@ class FrameReader:
     def _inner(self, name: str, address: int, value: Value, code: _Code, depth: int) -> list[Named]:
         address = self._values.content(address)
         if value.mapping:
-            return self._entries(name, address, code)
+            return self._entries(name, address, code) or self._settings_of(name, address, value)
         if not value.instance:
             return []
         found: list[Named] = []
@@ -190,6 +192,19 @@ class FrameReader:
                 if text in code.constants and text.isprintable() and len(found) < _MOST_OF_OBJECT:
                     found += self._rows(f"{name}[{text!r}]", inner, _NOTHING, plain=False)
         return found
+
+    def _settings_of(self, name: str, address: int, value: Value) -> list[Named]:
+        """Of a dict that its text does not show whole, and that has little else than plain values under names."""
+        if not _CUT.search(value.text):
+            return []
+        pairs = [*itertools.islice(self._objects.entries(address), _MOST_SETTINGS + 1)]
+        if len(pairs) > _MOST_SETTINGS or not all(self._is_text(key) for key, _ in pairs):
+            return []
+        found: list[Named] = []
+        for key, inner in pairs:
+            if (text := self._objects.text(key)).isidentifier():
+                found += self._rows(f"{name}[{text!r}]", inner, _NOTHING, plain=True)
+        return [(name, value.text), *found] if 2 * len(found) >= len(pairs) else []
 
     def _of_module(self, frame: int, code: _Code) -> list[Named]:
         """Of a module's own code all that it names, of a function plain values of its module."""
