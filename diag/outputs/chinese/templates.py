@@ -59,7 +59,7 @@ class Template:
         self.anchor = max(self.literals, key=len, default="")
         self.size = sum(map(len, self.literals))
         self.holds_more = any(
-            self._kind(name) is ANYTHING for name in places(english) if stem(name) != CLAUSE
+            self._kind(name).pattern == ANYTHING.pattern for name in places(english) if stem(name) != CLAUSE
         )
         # When or where something was, behind any sentence: another template's last place would take it in.
         self.is_tail = self.size >= _SHORTEST_TAIL and english.startswith(f"{{{CLAUSE}}} ")
