@@ -23,8 +23,8 @@ _AFTER_MARK = re.compile(r"(?<=[，。；：、]) +")
 _SPACED = re.compile(r"( ?)\{([A-Za-z_]\w*)\}( ?)")  # no space beside a Chinese character or mark
 _TOKEN = re.compile(r"\{[A-Za-z_]\w*\}|\[[^|\[\]]*\|[^|\[\]]*\]")
 _LONGEST = 4000  # characters of a text that is looked up
-_DEEPEST = 12
-_TRIES = 2000  # templates for one text
+_DEEPEST = 20
+_TRIES = 6000  # templates for one text
 _SHORTEST_TAIL = 8  # characters: " in phase "
 _MOST_KEPT = 4096  # texts whose Chinese is remembered
 _BORDERS = ((". ", "。"), ("; ", "；"))  # of sentences, of clauses

@@ -106,7 +106,8 @@ def _parties(text: str) -> str:
         else:
             shown.append((f"{_what(process)} 的" if process else "") + _PARTIES.get(party, _what(thread)))
     last = "，或" if len(shown) > 1 and shown[-1].startswith("另外") else " 或 "
-    return last.join(filter(None, (" 或 ".join(shown[:-1]), shown[-1])))
+    joined = last.join(filter(None, (" 或 ".join(shown[:-1]), shown[-1])))
+    return re.sub(" 或 (?=[\u4e00-\u9fff])", " 或", joined)
 
 
 _PARTIES = {
@@ -208,7 +209,7 @@ def _name(text: str) -> str | None:
 # What stands where nothing is known of it.
 _WORDS = {
     "a process": "某个进程", "another process": "另一个进程", "another thread": "另一个线程", "the other side": "对端",
-    "the file shown": "所示的文件", "a value": "某个值",
+    "the file shown": "所示的文件", "a value": "某个值", "a socket": "某个 socket",
 }  # fmt: skip
 _FREE = Kind(r"[^;]+", _name, open_ended=True)
 ANYTHING = Kind(r".+", open_ended=True)  # quoted lines, errors
