@@ -270,6 +270,7 @@ def test_report_is_in_chinese_where_asked_for(
 
     assert text.startswith("任务于 ") and "处理：" in text and "置信度" in text
     assert "do: " not in text and "confidence" not in text
+    assert text.rstrip().endswith("没有调用栈：被信号 9（SIGKILL）杀死")
 
 
 def test_flag_goes_before_the_setting(
