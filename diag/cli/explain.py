@@ -127,12 +127,12 @@ def _word_or_line(
 
         if page:
             print(
-                f"{os.linesep}{'日志里有这一行时' if lang == 'zh' else 'if a log contains it'}: {line}{os.linesep}"
+                f"{os.linesep}{'日志里有这一行时：' if lang == 'zh' else 'if a log contains it: '}{line}{os.linesep}"
             )
         text = report_text({**document, "not_checked": []}, colour=False, width=width, lang=lang)
         print(text.partition("\n\n")[2].rstrip())
         pages_of = " | ".join(f"diag explain {one}" for one in dict.fromkeys(one["id"] for one in findings))
-        print(f"{os.linesep}{'整页' if lang == 'zh' else 'the whole page'}: {pages_of}")
+        print(f"{os.linesep}{'整页：' if lang == 'zh' else 'the whole page: '}{pages_of}")
     return 0
 
 
@@ -226,7 +226,7 @@ def _print_items(word: str, found: dict[str, list[manual.Advice]], lang: str, wi
         blocks.append(os.linesep.join(lines))
     print((os.linesep * 2).join(blocks))
     pages = " | ".join(f"diag explain {finding}" for finding in found)
-    print(f"{os.linesep}{'整页' if lang == 'zh' else 'the whole page'}: {pages}")
+    print(f"{os.linesep}{'整页：' if lang == 'zh' else 'the whole page: '}{pages}")
 
 
 def _indented(text: str, width: int) -> Iterator[str]:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         classes = stack_classes(engine)
         if classes and any(finding["id"] in ("hang", "held-up") for finding in document["findings"]):
             print()
-            print(classes_text(classes, width))
+            print(classes_text(classes, width, lang=lang))
     return 10 if found(document) else 0
 
 

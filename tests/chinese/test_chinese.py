@@ -77,7 +77,10 @@ VALUES = {
     "ranks": "ranks 0-1", "who": "rank 3", "victims": "rank 2", "culprits": "rank 1", "span": "1 min 3 s", "n": "7",
     "size": "2 GiB", "time": "10:00:00", "ratio": "5 %", "where": "f (a.py:3)", "at": "f (a.py:3)",
     "what": "thread up (tid 9)", "variable": "NCCL_NET=IB", "id": "hang", "clause": "nothing found", "wait": "wait",
-    "have": "have",
+    "have": "have", "doer": "process 9 (`sh up.sh`)", "parties": "pid 9 or 2 more", "exits": "exit code 1",
+    "places": "rank 3 in f (a.py:3), rank 4 not known where", "callers": "rank 3 calls barrier", "fd": "7",
+    "calls": "rank 3 calls barrier", "incalls": "rank 3 in barrier 7 of tp_0", "call": "barrier 7 of tp_0",
+    "exchange": "rank 3 waits to send to rank 4", "command": "x1",
 }  # fmt: skip
 
 
@@ -274,6 +277,7 @@ def test_report_is_in_chinese_where_asked_for(
 
     assert text.startswith("任务于 ") and "处理：" in text and "置信度" in text
     assert "do: " not in text and "confidence" not in text
+    assert text.rstrip().endswith("没有调用栈：被信号 9（SIGKILL）杀死")
 
 
 def test_flag_goes_before_the_setting(

@@ -176,7 +176,7 @@ def test_finding_whose_sentence_has_no_chinese_says_what_such_a_finding_means() 
     assert text.splitlines()[1:4] == [
         "diag|   rank 1 went to sea",
         "diag|   某个 rank 的进程以非 0 退出码结束，或者被信号杀死。",
-        "diag|   说明: diag explain rank-died --lang zh",
+        "diag|   说明：diag explain rank-died --lang zh",
     ]
 
 

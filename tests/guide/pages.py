@@ -15,6 +15,7 @@ PAGES = [
     ROOT / "docs/zh/index.md",
     ROOT / "docs/zh/tutorial.md",
     *sorted((ROOT / "docs/howto").glob("*.md")),
+    *sorted((ROOT / "docs/zh/howto").glob("*.md")),
 ]
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(diag [^`]+)`")

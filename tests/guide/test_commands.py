@@ -153,3 +153,8 @@ def test_pages_have_their_commands_found() -> None:
     assert len(SHOWN) > 80
     assert all(commands(page) for page in PAGES)
     assert lines(blocks(ROOT / "README.md")[0]) == ["diag run -- megatron rlhf --rlhf_type dpo ..."]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/zh/howto").glob("*.md")), ids=lambda page: page.stem)
+def test_chinese_guide_types_the_commands_of_the_english_one(page: Path) -> None:
+    assert commands(page) == commands(ROOT / "docs/howto" / page.name)

@@ -176,7 +176,7 @@ def _painted(lines: Iterable[str]) -> list[Line]:
             elif bare.startswith("[") or re.fullmatch(r"and \d+ more|还有 \d+ 条", bare):
                 style = "dim"
             elif bare.startswith(
-                ("culprit: ", "waiting: ", "cause: ", "说明: ", "根源：", "在等：", "原因：")
+                ("culprit: ", "waiting: ", "cause: ", "说明：", "根源：", "在等：", "原因：")
             ):
                 style = ""
         painted.append(line(text, style))

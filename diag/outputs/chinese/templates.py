@@ -24,8 +24,8 @@ _AFTER_MARK = re.compile(r"(?<=[，。；：、]) +")
 _SPACED = re.compile(r"( ?)\{([A-Za-z_]\w*)\}( ?)")  # no space beside a Chinese character or mark
 _TOKEN = re.compile(r"\{[A-Za-z_]\w*\}|\[[^|\[\]]*\|[^|\[\]]*\]")
 _LONGEST = 4000  # characters of a text that is looked up
-_DEEPEST = 12
-_TRIES = 2000  # templates for one text
+_DEEPEST = 20
+_TRIES = 6000  # templates for one text
 _SHORTEST_TAIL = 8  # characters: " in phase "
 _MOST_KEPT = 4096  # texts whose Chinese is remembered
 _BORDERS = ((". ", "。"), ("; ", "；"))  # of sentences, of clauses
@@ -60,7 +60,7 @@ class Template:
         self.anchor = max(self.literals, key=len, default="")
         self.size = sum(map(len, self.literals))
         self.holds_more = any(
-            self._kind(name) is ANYTHING for name in places(english) if stem(name) != CLAUSE
+            self._kind(name).pattern == ANYTHING.pattern for name in places(english) if stem(name) != CLAUSE
         )
         # When or where something was, behind any sentence: another template's last place would take it in.
         self.is_tail = self.size >= _SHORTEST_TAIL and english.startswith(f"{{{CLAUSE}}} ")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from diag.model import Change, ChangeKind
@@ -159,7 +160,7 @@ def _meaning(finding: str, room: int, indent: str, lang: str) -> Iterator[str]:
     meant = meaning(finding, lang)
     if meant:
         yield from wrap_wide(meant, room, indent)
-        yield from wrap_wide(f"说明: diag explain {clean(finding)} --lang {lang}", room, indent)
+        yield from wrap_wide(f"说明：diag explain {clean(finding)} --lang {lang}", room, indent)
 
 
 def _evidence(
@@ -183,12 +184,24 @@ def _evidence(
 # --- stacks
 
 
-def classes_text(classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES) -> str:
+def classes_text(
+    classes: Iterable[StackClass], width: int = 80, frames: int = _FRAMES, lang: str = "en"
+) -> str:
     """Merged stacks as a tree of where the ranks part: outliers first; under each class the frames of one,
     outermost first."""
     from diag.outputs.terminal.tree_text import class_lines
 
-    return "\n".join(class_lines(classes, max(width, _NARROWEST), frames))
+    say = partial(_of_stacks, lang=lang)
+    return "\n".join(class_lines(classes, max(width, _NARROWEST), frames, say))
+
+
+def _of_stacks(text: str, lang: str) -> str:
+    """`diag top` shows the same tree, in the same words."""
+    if lang == "en":
+        return text
+    from diag.outputs.chinese import by_line
+
+    return by_line(text, "top")
 
 
 # --- a whole report
@@ -265,7 +278,11 @@ def _log_sentence(log: Mapping[str, Any]) -> str:
 
 def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str = "en") -> str:
     """The dump for a terminal: verdict, merged stacks, what is missing and where the bundle is."""
-    parts = [report_text(document["report"], colour=colour, width=width, lang=lang), "", document["text"]]
+    parts = [
+        report_text(document["report"], colour=colour, width=width, lang=lang),
+        "",
+        _of_stacks(document["text"], lang),
+    ]
     by_reason: dict[str, list[int]] = {}
     for rank, reasons in document["missing"].items():
         for reason in reasons:
