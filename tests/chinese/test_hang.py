@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from diag.detectors.hang.catalogue import entry_of
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.verdict import Verdict
+from diag.model import what_holds
 from diag.outputs.chinese import of_finding
 from diag.outputs.chinese.values import lost
 from diag.state.view import JobView
@@ -39,7 +40,7 @@ def test_sentence_and_advice_of_each_cause_are_in_chinese(drawn: tuple[Verdict, 
                 "id": "hang",
                 "cause": cause,
                 "summary": describe(verdict, job, now),
-                "advice": advice_for(verdict, job),
+                "advice": what_holds(advice_for(verdict, job), over=False),
             }
             for field in ("summary", "advice"):
                 shown = of_finding(finding, field)
