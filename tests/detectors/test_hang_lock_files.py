@@ -91,7 +91,7 @@ def test_without_such_a_file_or_in_a_loop_that_waits_for_none_nothing_is_said(
 
 
 def test_lock_file_that_all_ranks_wait_for_is_told_from_where_the_first_of_them_waits(tmp_path: Path) -> None:
-    """Nobody is to blame among them: what they wait for is the reason of the wait, not the cause."""
+    """Nobody among them is to blame."""
     path = tmp_path / "corpus.py"
     path.write_text(TEXT)
     stacked = [*TRAIN, f"enter {path}:{line_of(TEXT, 'taken')}"]
