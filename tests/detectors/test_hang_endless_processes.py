@@ -251,6 +251,22 @@ def test_process_that_does_not_read_is_looked_into(takes: bool) -> None:
     assert ("none of its threads takes from it" in found.summary) is not takes
 
 
+@pytest.mark.parametrize(("frames_of_library", "named"), [(7, True), (8, False)])
+def test_thread_of_a_peer_is_named_by_its_own_line_a_few_frames_above_the_wait(
+    frames_of_library: int, named: bool
+) -> None:
+    """Far down in a library it is the library's own business."""
+    sends = Wait("tcp_send", "sendto", 10, peer="127.0.0.1:43035", others=(Party(PEER, 0, "collector"),))
+    inside = [f"call {LIB}/ssl.py:{number}" for number in range(frames_of_library)]
+    accepts = Thread(PEER, "MainThread", ("main /srv/collector.py:39",), Wait("tcp_accept", "accept4", 4))
+    receives = Thread(ONE, "reader", ("receive /srv/collector.py:27", *inside))
+    peer = Process(PEER, [accepts, receives], parent=1, forked=False, job=False)
+    found = Job((*TRAIN, "log /app/hist.py:19"), sends, processes=[peer]).told()
+
+    assert (f"in pid {PEER} its thread reader (tid {ONE})" in found.summary) is named
+    assert ("receive (/srv/collector.py:27)" in found.summary) is named
+
+
 RUN = (
     *TRAIN,
     "tag /app/git.py:48",

@@ -19,11 +19,12 @@ from diag.model.observations import (
     RasMissing,
     RasRank,
     RasReading,
+    ThreadStack,
 )
 from diag.sources.host import kmsg
 from diag.sources.logs import nccl_log, output
 from tests.detectors.test_hang import steady
-from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, pid_of, stack, tree
+from tests.facts import ALL_REDUCE, SLEEP, TRAIN, Story, frames, pid_of, stack, tree
 
 GPU_WAIT = ("<module> /app/train.py:83", "main /app/train.py:76", "synchronize torch/cuda/__init__.py:1162")
 LONG = 90.0
@@ -276,6 +277,28 @@ def test_rank_whose_watchdog_is_behind_did_not_come() -> None:
     )
 
 
+def test_rank_whose_watchdog_reports_nothing_while_the_others_do_is_named() -> None:
+    story = steady(3)
+    said(story, TIMEOUT.format(0, 22, "ALLREDUCE"), TIMEOUT.format(2, 22, "ALLREDUCE"))
+    for _ in range(45):
+        story.tell(*(tree(rank, story.now) for rank in range(3)))
+        story.wait(4.0)
+
+    hang = story.hang()
+    assert (hang.cause, hang.ranks, hang.waiting_ranks) == ("rank_says_nothing", (1,), (0, 2))
+    assert hang.confidence.value == "low"
+
+
+def test_rank_whose_watchdog_had_come_as_far_is_not_said_to_be_silent() -> None:
+    story = steady(3)
+    said(story, TIMEOUT.format(0, 22, "ALLREDUCE"), TIMEOUT.format(2, 22, "ALLREDUCE"), STATE.format(1, 22))
+    for _ in range(45):
+        story.tell(*(tree(rank, story.now) for rank in range(3)))
+        story.wait(4.0)
+
+    assert story.hang().ranks == () and "reports nothing" not in story.hang().summary
+
+
 def test_watchdog_of_an_earlier_attempt_says_nothing_of_this_one() -> None:
     from tests.facts import found
 
@@ -435,3 +458,21 @@ def test_rank_in_a_receive_that_the_recorder_misses_waits_for_nobody_who_answers
 
     hang = story.hang()
     assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "call_unanswered", (1,))
+
+
+def test_other_threads_are_no_evidence_of_a_wait_that_they_have_no_part_in() -> None:
+    uploader = ThreadStack(
+        4711,
+        "uploader",
+        frames("_bootstrap /usr/lib/python3.11/threading.py:1", "loop /app/up.py:3", "put /app/up.py:9"),
+    )
+    story = steady()
+    for _ in range(60):
+        story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
+        story.tell(tree(1, story.now), stack(1, story.now, SLEEP, uploader))
+        story.wait(2.0)
+    found = story.the("held-up")
+
+    assert found.ranks == (1,)
+    assert any("wait_for_leader" in one.excerpt for one in found.evidence)
+    assert not any("uploader" in one.excerpt for one in found.evidence)

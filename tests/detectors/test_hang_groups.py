@@ -129,6 +129,31 @@ def test_group_of_other_members_on_another_rank_is_told_from_the_recorders(path:
     assert "group 1 is of ranks 0-2 to rank 2" in hang.summary
 
 
+@pytest.mark.parametrize(
+    ("pending", "blamed"),
+    [
+        # of rank 2 nothing is recorded, so the calls themselves explain nothing
+        ({0: ("1", "all_reduce", (0, 1)), 1: ("1", "all_reduce", (0, 1, 2))}, 0),
+        # the calls by themselves look like two groups in opposite order
+        (
+            {
+                0: ("1", "all_reduce", (0, 1)),
+                1: ("2", "all_reduce", (0, 1)),
+                2: ("1", "all_reduce", (0, 1, 2)),
+            },
+            0,
+        ),
+    ],
+)
+def test_group_of_other_members_is_told_whatever_the_calls_look_like(
+    path: Path, pending: dict[int, tuple[str, str, tuple[int, ...]]], blamed: int
+) -> None:
+    hang = story_of(path, {rank: lines(path, "reduces", REDUCE) for rank in range(3)}, {}, pending).hang()
+
+    assert (hang.cause, hang.ranks) == ("groups_made_by_some", (blamed,))
+    assert "group 1 is of ranks 0-1 to rank 0" in hang.summary
+
+
 def test_one_number_on_all_ranks_is_no_difference(path: Path) -> None:
     """A slow one: all ranks make the same group."""
     stacks: dict[int, Sequence[str]] = {rank: lines(path, "makes", *MAKES) for rank in range(3)}

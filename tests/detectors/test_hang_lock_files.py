@@ -88,3 +88,24 @@ def test_without_such_a_file_or_in_a_loop_that_waits_for_none_nothing_is_said(
 
     assert found.cause == ("polls_for_lock_file" if mark == "taken" else "polls_for_file")
     assert "812" not in found.summary
+
+
+def test_lock_file_that_all_ranks_wait_for_is_told_from_where_the_first_of_them_waits(tmp_path: Path) -> None:
+    """Nobody among them is to blame."""
+    path = tmp_path / "corpus.py"
+    path.write_text(TEXT)
+    stacked = [*TRAIN, f"enter {path}:{line_of(TEXT, 'taken')}"]
+    stacks: dict[int, Sequence[str]] = {0: stacked, 1: stacked}
+    story = steady()
+    story.still(30.0, stacks)
+    for rank in stacks:
+        read(story, path, rank, stacked)
+        story.tell(VariablesRead(rank, pid_of(rank), (), (), (LEFT,)))
+        thread = ThreadWait(pid_of(rank), "MainThread", "S", "hrtimer_nanosleep", Wait("sleep"), same=True)
+        process = ProcessWaits(pid_of(rank), 1, "python", (thread,))
+        story.tell(WaitsRead(rank, pid_of(rank), story.now, (process,)))
+    story.still(200.0, stacks)
+    found = story.the("held-up")
+
+    assert (found.cause, found.ranks) == ("lock_file_left_behind", ())
+    assert "has the number of pid 812, and there is no such process any more" in found.summary

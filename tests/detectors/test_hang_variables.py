@@ -4,12 +4,14 @@ nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diag.detectors.hang.variables import _conditions
 from diag.model import Finding
-from diag.model.observations import FrameVariables, Variable, VariablesRead
+from diag.model.observations import Block, FrameVariables, Leave, ProgramPlace, Variable, VariablesRead
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import read, recorded
@@ -361,3 +363,23 @@ def test_counter_of_a_loop_that_one_rank_has_left_is_shown_of_all(path: Path) ->
     found = story.the("hang")
 
     assert "`step` had come to 37 on rank 1 and 38 on ranks 0, 2 when read" in found.summary
+
+
+def test_conditions_of_a_place_are_those_that_lead_past_it_out_of_its_own_loops() -> None:
+    """A `break` of another loop decides nothing here; a `return` does where it ends a loop that the place is in."""
+    loop, other = (
+        Block(line, 20, "for", text) for line, text in ((3, "for step in loader:"), (5, "for part in step:"))
+    )
+    stop, chosen, ended = (
+        Block(line, line + 1, "if", text)
+        for line, text in ((4, "if stop:"), (6, "if kind:"), (8, "if ended:"))
+    )
+    leaves = (
+        Leave(4, "break", loop.line, stop),
+        Leave(7, "break", other.line, chosen),
+        Leave(8, "return", 0, ended),
+    )
+    place = ProgramPlace("/app/train.py", 9, "train", "save(cfg)", (loop,), leaves)
+
+    assert [*_conditions(place)] == ["if stop:", "if ended:"]
+    assert [*_conditions(replace(place, around=()))] == []

@@ -124,6 +124,17 @@ def test_a_paste_without_its_first_line_is_classed_by_the_thread_that_says_more(
     assert "some seconds later: `py-spy dump --nonblocking --pid PID`" in remedy
 
 
+@pytest.mark.parametrize(("main", "shown"), [("idle", '"DataLoader" '), ("running", "main thread ")])
+def test_an_idle_thread_is_shown_for_the_main_one_only_where_that_is_idle_too(
+    main: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = CUT.replace("(running)", "(idle)").replace('(idle): "MainThread"', f'({main}): "MainThread"')
+
+    assert only(paste(text, monkeypatch)).summary.startswith(
+        f"if this process hangs: its {'thread ' * (main == 'idle')}{shown}"
+    )
+
+
 def test_with_its_first_line_the_process_is_named_and_its_command_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,7 @@ from diag.preflight.line import Line
 from diag.preflight.software import cuda
 from diag.preflight.software.ask import Software, inventory, parse
 from diag.preflight.software.cuda import check_compilers, compiles
-from diag.preflight.software.fits import before, check_megatron, clashes, unmet
+from diag.preflight.software.fits import _requirement, before, check_megatron, clashes, unmet
 from diag.preflight.software.target import Target, used_by
 
 # Seen to run: ms-swift 4.6.0 on a machine without GPU, and on H200 GPUs with Python 3.12
@@ -366,3 +366,31 @@ def test_nothing_of_the_software_is_imported_by_diag_itself() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "holds"),
+    [
+        ("numpy>=9", True),
+        ("numpy>=9; extra == 'all'", False),
+        ('numpy>=9 ; python_version >= "3.0" and extra == "all"', False),
+        ("numpy>=9; extra == 'all' or python_version >= '3.0'", True),
+        ("numpy>=9; python_version < '3.0'", False),
+    ],
+)
+def test_requirement_of_an_extra_alone_is_none(requirement: str, holds: bool) -> None:
+    markers = {"python_version": "3.11"}
+
+    assert (_requirement(requirement, markers) is not None) == holds
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_name_and_version_are_those_of_the_head_of_the_metadata(tmp_path: Path, end: str) -> None:
+    folder = tmp_path / "Some_Pkg-1.2.dist-info"
+    folder.mkdir()
+    lines = ["Metadata-Version: 2.1", "Name: Some_Pkg", "Version: 1.2 ", "", "Name: other", "Version: 9"]
+    (folder / "METADATA").write_bytes(end.join(lines).encode())
+    target = Target(sys.executable, "", "", (), {"PYTHONPATH": str(tmp_path)})
+    answer = inventory(target)
+
+    assert isinstance(answer, dict) and answer["installed"]["some-pkg"] == "1.2"

@@ -16,9 +16,7 @@ _ENDED = ("gone", "replaced")
 def with_lock_file(verdict: Verdict, job: JobView) -> Verdict:
     """By the variables of the first culprit; where nobody is to blame, of the first rank."""
     everybody = verdict.everyone
-    rank = (
-        job.ranks.get(everybody[0]) if everybody and _POLLS in (verdict.cause, _reason_of(verdict)) else None
-    )
+    rank = job.ranks.get(everybody[0]) if everybody and verdict.cause == _POLLS else None
     read = job.program.variables(rank.rank, rank.placement.pid) if rank is not None else None
     if rank is None or read is None or not read.marks:
         return verdict
@@ -32,10 +30,6 @@ def with_lock_file(verdict: Verdict, job: JobView) -> Verdict:
     return (
         replace(described, cause="lock_file_left_behind", reason=None) if mark.state in _ENDED else described
     )
-
-
-def _reason_of(verdict: Verdict) -> str:
-    return verdict.reason.kind if verdict.reason is not None else ""
 
 
 def _words(mark: Mark, owner: int | None, cwd: str) -> str:
