@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from diag.launch.settings_file import NAME, OF_EVIDENCE, RefusedFile, SettingsFile, read_settings_file
@@ -29,6 +29,9 @@ _OTHER_VARIABLES = frozenset(
     }
 )
 
+
+# Keys of the table [notify], and the settings that they are.
+_OF_NOTIFY = {"urls": "notify", "on_finding": "on_finding", "per_hour": "notify_per_hour"}
 
 _of_file: ContextVar[dict[str, Any]] = ContextVar("settings of the file", default={})  # noqa: B039 - never changed
 _said: set[str] = set()
@@ -116,12 +119,31 @@ class Settings(BaseSettings):
         True,
         description="when the job is suspected, read the variables of its own functions; secrets are hidden",
     )
+    notify: str = Field(
+        "",
+        repr=False,
+        description="addresses to which messages on critical findings and the job's end are sent, or @FILE; each is a secret",
+    )
+    notify_per_hour: int = Field(
+        10, ge=1, description="messages in an hour at the most; what comes meanwhile is sent as one"
+    )
+    on_finding: str = Field(
+        "",
+        repr=False,
+        description="a command that is started for each finding, with the finding as JSON on its stdin",
+    )
     lang: Literal["", "en", "zh"] = Field(
         "",
         description="language of reports and manual pages: en or zh; empty: from the locale",
     )
 
     _file: Path | None = PrivateAttr(None)
+
+    @field_validator("notify", mode="before")
+    @classmethod
+    def _in_one(cls, value: Any) -> Any:
+        """A list of addresses, as diag.toml may have it: none has a blank in it."""
+        return " ".join(map(str, value)) if isinstance(value, list) else value
 
     @property
     def file(self) -> Path | None:
@@ -153,7 +175,7 @@ def load(
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         file = _read_file(take, refused)
-        token = _of_file.set(file.values if file is not None else {})
+        token = _of_file.set(_flat(file.values) if file is not None else {})
         try:
             settings = Settings(**given)
         finally:
@@ -181,6 +203,19 @@ def load(
     # count.
     word = read_token(str(settings.token_file)) if settings.token_file is not None else None
     return settings.model_copy(update={"token": word})
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """The table [notify] of diag.toml as the settings that it has.
+
+    >>> _flat({"port": 1, "notify": {"urls": ["slack://a"], "on_finding": "x", "per_hour": 3}})
+    {'port': 1, 'notify': ['slack://a'], 'on_finding': 'x', 'notify_per_hour': 3}
+    """
+    table = values.get("notify")
+    if not isinstance(table, dict):
+        return values
+    rest = {name: value for name, value in values.items() if name != "notify"}
+    return {**rest, **{_OF_NOTIFY.get(name, f"notify.{name}"): value for name, value in table.items()}}
 
 
 def _read_file(take: Collection[str] | None, refused: Callable[[str], None] | None) -> SettingsFile | None:

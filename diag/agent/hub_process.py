@@ -72,12 +72,16 @@ def _prepare(task: dict[str, Any], link: Link) -> _Beside:
     """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be
     used."""
     from diag.outputs.http.serving import refuse_taken_port
+    from diag.outputs.notify.output import problems as notify_problems
     from diag.settings import load, unread_variables
 
     settings = load(**task["flags"], refused=link.say)
     # of a variable only a line: CMD comes first
     refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)
-    for line in unread_variables(os.environ):
+    for line in (
+        *unread_variables(os.environ),
+        *notify_problems(settings, given=task["flags"].get("notify")),
+    ):
         link.say(f"diag: {line}")
     run_dir = _make_run_dir(settings, link)
     hooked = run_dir is not None and settings.inject

@@ -63,6 +63,20 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag"
     )
+    parser.add_argument(
+        "--notify",
+        action="append",
+        metavar="URL",
+        help="send messages on critical findings and the job's end: slack://, feishu://, lark://, dingtalk://, wecombot://, "
+        "discord://, tgram://, ntfy://, mailto://, the https:// address that the service shows, or @FILE with one "
+        "a line; repeatable",
+    )
+    parser.add_argument(
+        "--on-finding",
+        metavar="CMD",
+        help="start CMD, without a shell, for each warning or critical finding and each change of it; the finding "
+        "is JSON on its stdin",
+    )
     add_language(parser)
     parser.add_argument(
         "--job-id",
@@ -80,8 +94,11 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 
 def hub_settings(args: argparse.Namespace) -> dict[str, Any]:
     """By the settings that these options set; None for those that were not given."""
-    names = "run_root host port http stack_seconds ras rules nodes job_id sd_file expected_net lang"
-    return {name: getattr(args, name) for name in names.split()}
+    names = (
+        "run_root host port http stack_seconds ras rules nodes job_id sd_file expected_net on_finding lang"
+    )
+    notify = " ".join(args.notify) if args.notify else None
+    return {**{name: getattr(args, name) for name in names.split()}, "notify": notify}
 
 
 def run(args: argparse.Namespace) -> int:

@@ -115,11 +115,15 @@ def _end_by_signal_or_after(seconds: float | None) -> Callable[[], bool]:
 def _settings(args: argparse.Namespace) -> Settings:
     """Raises DiagError where they cannot be used."""
     from diag.outputs.http.serving import refuse_taken_port
+    from diag.outputs.notify.output import problems as notify_problems
     from diag.settings import load, unread_variables
 
     settings = load(**hub_settings(args))
     refuse_taken_port(settings, asked_for="port" in settings.model_fields_set)
-    for line in unread_variables(os.environ):
+    for line in (
+        *unread_variables(os.environ),
+        *notify_problems(settings, given=args.notify and " ".join(args.notify)),
+    ):
         _say(f"diag: {line}")
     return settings
 

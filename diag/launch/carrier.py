@@ -200,6 +200,7 @@ class Carrier:
     def _conclude(self, command: commands.Command, relay: Relay) -> None:
         """The hub's last checks and words, which may take a while: signals act on diag itself by now."""
         if self._hub is None:
+            self._write_end(command)
             return
         relay.flush(5.0)
         if self._send(ended=command.returncode, sizes=relay.sizes()):
@@ -213,6 +214,20 @@ class Carrier:
                 f"ended ({how}) before its last checks were done" if how else "did not finish its last checks"
             )
             self.say(f"diag: the hub {what}; what it found until then is in the run directory")
+            self._write_end(command)
+
+    def _write_end(self, command: commands.Command) -> None:
+        """CMD's end, where no hub could write it into run.json: who follows the run waits for it."""
+        if self._plan is None or self._plan["run_dir"] is None:
+            return
+        try:
+            path = os.path.join(self._plan["run_dir"], "ended.json")
+            with open(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w"
+            ) as file:
+                file.write(f'{{"returncode": {command.returncode}, "at": {time.time()}}}\n')
+        except OSError:
+            pass
 
     def _take(self, message: dict[str, Any]) -> None:
         if "say" in message:

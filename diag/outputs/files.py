@@ -116,8 +116,14 @@ class RunJson(Output):
             "token": hub.token, "started_at": hub.started_at, "nccl_ras_addr": hub.nccl_ras_address,
             "tls_ca": str(certificate.absolute()) if certificate else None,
             "settings_file": str(hub.settings.file) if hub.settings.file else None,
-            "ended": ended, "returncode": returncode,
+            "ended": ended, "returncode": returncode, **({"outcome": self._outcome()} if ended else {}),
         })  # fmt: skip
+
+    def _outcome(self) -> dict[str, object]:
+        from diag.outputs.notify.outcome import outcome
+
+        with self.run.hub.lock:
+            return outcome(self.run.hub.engine)
 
 
 class ServiceDiscoveryFile(Output):

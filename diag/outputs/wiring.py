@@ -8,6 +8,7 @@ from diag.launch.failures import in_a_line
 from diag.model import Change
 from diag.outputs.files import FindingsFile, RunJson, ServiceDiscoveryFile
 from diag.outputs.http.serving import Serving
+from diag.outputs.notify.output import Notify
 from diag.outputs.output import Output, OutputContext
 
 
@@ -29,8 +30,9 @@ class Terminal(Output):
         run.say(panel(change, colour=run.colour, width=run.width(), lang=run.lang))
 
 
-# In the order in which they start and hear of changes; they are closed from the last to the first.
-OUTPUTS: tuple[type[Output], ...] = (Terminal, FindingsFile, Serving, RunJson, ServiceDiscoveryFile)
+# In the order in which they start and hear of changes; they are closed from the last to the first: messages tell what the
+# files say in the end.
+OUTPUTS: tuple[type[Output], ...] = (Terminal, Notify, FindingsFile, Serving, RunJson, ServiceDiscoveryFile)
 
 
 class Outputs:

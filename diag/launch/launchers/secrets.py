@@ -30,6 +30,10 @@ _WEBHOOKS = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/"
     r"|(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/|webhook\.office\.com/webhookb2/|api\.telegram\.org/bot)[\w/+:@.-]+"
 )
+# The same as one word, as the library apprise has it.
+_OF_SERVICES = re.compile(
+    r"\b((?:slack|discord|feishu|lark|dingtalk|wecombot|tgram|ntfys?|mailtos?)://)[^\s'\"]+", re.IGNORECASE
+)
 # After "Authorization:" whatever it is; after a mere "Bearer" what is no word.
 _HEADERS = re.compile(
     r"(\bauthorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:(?:bearer|basic|token|digest|negotiate)\s+)?)[^\s\"',;]+"
@@ -73,6 +77,7 @@ def without_forms(text: str) -> str:
     if _PEM_HINT in text:
         text = _PEM.sub(lambda found: found[1] + _PEM_LINE.sub(HIDDEN, found[2]), text)
     if "://" in text:
+        text = _OF_SERVICES.sub(r"\1***", text)
         text = _OF_URLS.sub(r"\1\2\3***", text)
     if "/" in text:
         text = _WEBHOOKS.sub(r"\1***", text)

@@ -1,0 +1,141 @@
+"""Starts the notifier beside the hub, says what it says, and at the end gives it the time to send the last message."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diag.launch.isolated import argv
+from diag.launch.runs import start_ticks
+from diag.outputs.notify import hook
+from diag.outputs.notify.addresses import Address, addresses, lacking
+from diag.outputs.output import Output, OutputContext
+from diag.text.errors import DiagError
+
+if TYPE_CHECKING:
+    from diag.settings import Settings
+
+# Ours: a message takes 1-3 s. In a container nothing outlives the job, so the hub waits this long.
+_LAST_SECONDS = 15.0
+_SECRET = ("DIAG_NOTIFY", "DIAG_ON_FINDING")
+
+
+def problems(settings: Settings, given: str | None = None) -> list[str]:
+    """A line for all that cannot be sent as it is set, before the job starts. The job starts all the same. `given`: the
+    option, where the setting comes from the command line."""
+    lines: list[str] = []
+    if settings.notify:
+        try:
+            lines += filter(None, [lacking(addresses(settings.notify))])
+        except DiagError as error:
+            lines.append(f"no message will be sent: {error} ({error.hint})")
+    if settings.on_finding and (why := hook.problem(settings.on_finding)):
+        lines.append(f"the command of --on-finding will not run: {why}")
+    if given and any(not word.startswith("@") for word in given.split()):
+        lines.append(
+            "--notify shows the address to all users of this machine (ps): give DIAG_NOTIFY, diag.toml or --notify @FILE"
+        )
+    return lines
+
+
+class Notify(Output):
+    """Messages to people who are away, and the command of `--on-finding`: both from a process of its own, which reads the
+    run directory."""
+
+    documented = setting = "notify"
+
+    def __init__(self, run: OutputContext) -> None:
+        super().__init__(run)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._usable = _usable(run.hub.settings)
+
+    @classmethod
+    def is_wanted(cls, run: OutputContext) -> bool:
+        settings = run.hub.settings
+        return bool(settings.notify or settings.on_finding)
+
+    @property
+    def place(self) -> str:
+        if self._process is None or not (names := [address.name for address in self._usable[0]]):
+            return ""
+        return f"messages to {' and '.join(names)}"
+
+    def start(self) -> None:
+        found, words = self._usable
+        if not found and not words:
+            return
+        if self.run.hub.run_dir is None:
+            self.run.say("diag: no message will be sent: there is no run directory, from which they are made")
+            return
+        environment = {name: value for name, value in os.environ.items() if name.upper() not in _SECRET}
+        try:
+            self._process = subprocess.Popen(
+                argv("diag.outputs.notify.process"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, start_new_session=True, cwd="/", env=environment,
+            )  # fmt: skip
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(self._task(found, words)).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            self.run.say(f"diag: no message will be sent: {error.strerror or error}")
+            return
+        threading.Thread(target=self._relay, name="notifier", daemon=True).start()
+
+    def close(self, returncode: int | None, *, ended: bool) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        if ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it goes on by itself
+                process.wait(_LAST_SECONDS)
+
+    def _task(self, found: list[Address], words: list[str]) -> Mapping[str, Any]:
+        hub, pid = self.run.hub, self.run.pid
+        assert hub.run_dir is not None
+        return {
+            "run_dir": str(hub.run_dir.path),
+            "run": {
+                "run_id": hub.run_id, "host": os.uname().nodename, "hub_pid": os.getpid(), "pid": pid,
+                "hub_start_ticks": start_ticks("self"), "pid_start_ticks": start_ticks(pid),
+                "started_at": hub.started_at, "job_id": getattr(hub, "job_id", ""),
+            },
+            "addresses": [[address.url, address.name] for address in found],
+            "check": any(not address.plain for address in found),
+            "on_finding": words, "cwd": _cwd(),
+            "per_hour": hub.settings.notify_per_hour, "lang": self.run.lang,
+        }  # fmt: skip
+
+    def _relay(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        for line in self._process.stdout:
+            self.run.say(line.decode("utf-8", "replace").rstrip())
+
+
+def _usable(settings: Settings) -> tuple[list[Address], list[str]]:
+    """The addresses and the words of the command; those that `problems` has a line on are left out."""
+    found: list[Address] = []
+    with contextlib.suppress(DiagError):
+        found = addresses(settings.notify)
+        if lacking(found):
+            found = [address for address in found if address.plain]
+    words = (
+        hook.words_of(settings.on_finding)
+        if settings.on_finding and not hook.problem(settings.on_finding)
+        else []
+    )
+    return found, words
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # removed meanwhile
+        return "/"
