@@ -48,7 +48,9 @@ _NAMED = re.compile(
 # The same as a module's, whose name is its own:   http.client.IncompleteRead: IncompleteRead(4835 bytes read, 5405 more expected)
 _OF_MODULE = re.compile(r"((?:[a-z_]\w{0,100}\.){1,12}[A-Z]\w{0,100})(?:: (.*)|:$)")
 # A line of source, as warnings quote it:   torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)
-_SOURCE = re.compile(r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$")
+_SOURCE = re.compile(
+    r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$"
+)
 _FILE = re.compile(r'\s*(?:\| {1,3})?File "([^"\n]{1,400})", line (\d{1,7})(?:, in (\S{1,200}))?')
 # Around the exception that a worker raised, its parent's (ray 2.x, multiprocessing, concurrent.futures, torch 1.9-2.13):
 _WRAPPERS = (
@@ -346,12 +348,13 @@ class UnrecognisedFailureDetector(Detector):
         who = f"rank {claim.rank}: " if claim.rank is not None else ""
         own = _own_frame(claim.frames)
         where = f", from {own}" if own else ""
+        known = f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"
         yield Finding(
             id=self.name,
             subject=JOB,
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
-            summary=f'{who}"{_short(claim.text)}"{where}; {f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"}',
+            summary=f'{who}"{_short(claim.text)}"{where}; {known}',
             advice=_advice(claim),
             since=claim.at,
             klass=claim.klass,
@@ -382,7 +385,11 @@ def _order(claim: _Claim) -> tuple[bool, int, int]:
 
 
 def _signal(match: re.Match[str]) -> str:
-    return match[1].upper() if match[1] else {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}[match[2] or match[3]]
+    return (
+        match[1].upper()
+        if match[1]
+        else {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}[match[2] or match[3]]
+    )
 
 
 def _own_frame(frames: tuple[str, ...]) -> str:
