@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
@@ -29,6 +29,7 @@ from diag.state.view import JobView
 _MOST_CLAIMS, _MOST_RANKS = 64, 4096
 _ABOVE = 12
 _LONGEST = 300
+_BELOW = 5
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 _NEAR_END = 3  # lines: what a program says last. Ours.
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
@@ -155,6 +156,7 @@ class _Claim:
     wrapper: bool = False
     weak: bool = False  # it only has a word of failure
     asked: str = ""  # the signal that it was told to end by
+    below: list[str] = field(default_factory=list)  # lines that follow: an exception's message may go on
 
     @property
     def is_raised(self) -> bool:
@@ -193,6 +195,7 @@ class UnrecognisedFailureDetector(Detector):
         self._open: dict[int | None, _Open] = {}
         self._before: dict[int | None, deque[str]] = {}
         self._samples = SampleTracker()
+        self._last: _Claim | None = None  # whose message may go on
         self._lines = 0
         self._steps: deque[int] = deque(maxlen=_WENT_ON_STEPS)
 
@@ -208,6 +211,7 @@ class UnrecognisedFailureDetector(Detector):
         self._lines += 1
         if fact.bar or not fact.text:
             return
+        self._goes_on(fact)
         traceback = self._open.get(fact.rank)
         may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)
         if not may and self._lines > _FEW_LINES and _MAY.search(fact.text[:400]) is None:
@@ -234,6 +238,16 @@ class UnrecognisedFailureDetector(Detector):
             rank = message.rank if fact.rank is None else fact.rank  # Lightning writes [rank: 1]
             self._alone(at, replace(fact, rank=rank), text, level, uncaught)
         before.append(text)
+
+    def _goes_on(self, fact: LogLine) -> None:
+        claim = self._last
+        if claim is None or claim.rank != fact.rank:
+            return
+        text = fact.text.strip()
+        if len(claim.below) == _BELOW or FRAME.match(fact.text) or "Traceback" in text or CHAIN in text or fact.text[:1] == "[":
+            self._last = None
+        elif text:
+            claim.below.append(text[:_LONGEST])
 
     def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
         """An excerpt may begin below the frames of what this sentence speaks of."""
@@ -317,8 +331,11 @@ class UnrecognisedFailureDetector(Detector):
                 or any(name in kind or name in text[:200] for name in _WRAPPERS)
                 or CASCADE.search(text[:500]) is not None
             )
+            self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
             self._claims.append(_Claim(at, self._lines, fact.rank, *told))
+            if klass == "python" and sure:
+                self._last = self._claims[-1]
 
     @property
     def _is_a_paste(self) -> bool:
@@ -357,7 +374,7 @@ class UnrecognisedFailureDetector(Detector):
             klass=claim.klass,
             ranks=() if claim.rank is None else (claim.rank,),
             evidence=(
-                Evidence("output", "\n".join([*claim.frames[-4:], claim.line])[-2000:], claim.at, claim.rank),
+                Evidence("output", "\n".join([*claim.frames[-4:], claim.line, *claim.below])[-2000:], claim.at, claim.rank),
             ),
             final=True,
         )
