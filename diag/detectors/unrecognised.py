@@ -128,7 +128,7 @@ _OF_PEER = (
 )
 _ASKED = (
     "Nothing in the job is known to have failed: it was told to end. SIGTERM comes from scancel, a time limit (`sacct -j ID`), a pod's "
-    "eviction (`kubectl describe pod`), or a launcher whose other rank failed: look for an error above it, also on other nodes. SIGINT "
+    "eviction (`kubectl describe pod`), or a launcher that ends all after a failure: look for an error above it and on each node. SIGINT "
     "is Ctrl-C, SIGHUP a terminal that was closed (nohup, tmux). Else start it again from its last checkpoint."
 )
 # of what only reports that another process failed

@@ -62,7 +62,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
             **({"step_words": job.progress.where} if job.progress.where else {}),
             "total_iterations": job.progress.total_iterations or None,
             "returncode": job.returncode,
-            "ended_at": job.run.ended_at if ended else None,
+            "ended_at": _ended_at(job) if ended else None,
             "steps": job.progress.steps.to_json(),
             **({"speed": speed} if (speed := speed_json(job)) is not None else {}),
             "save": save_json(job, engine.now),
@@ -102,6 +102,12 @@ def job_status(engine: Engine) -> str:
         shown = job.phases.shown(engine.now) in (*BEFORE_TRAINING, "first_step")
         return "starting" if watched or shown or not engine.finished else "unknown"
     return "checkpointing" if job.phase == "ckpt_save" else "running"
+
+
+def _ended_at(job: JobView) -> float | None:
+    """Of logs not after their last line: what follows from them is judged later."""
+    last = None if job.log.ended is None else job.log.ended.ended
+    return job.run.ended_at if last is None or job.run.ended_at is None else min(last, job.run.ended_at)
 
 
 def _log(job: JobView, *, named: bool) -> dict[str, Any]:
