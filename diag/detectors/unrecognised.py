@@ -10,6 +10,16 @@ from dataclasses import dataclass, field, replace
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import NATIVE
+from diag.detectors.unrecognised_words import (
+    ADVICE,
+    ASKED,
+    INTERRUPTED,
+    KILLED,
+    OF_PEER,
+    PEER,
+    REPORTED,
+    WEAK,
+)
 from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import Message, message_of
 from diag.knowledge.tracebacks import (
@@ -49,7 +59,9 @@ _NAMED = re.compile(
 # The same as a module's, whose name is its own:   http.client.IncompleteRead: IncompleteRead(4835 bytes read, 5405 more expected)
 _OF_MODULE = re.compile(r"((?:[a-z_]\w{0,100}\.){1,12}[A-Z]\w{0,100})(?:: (.*)|:$)")
 # A line of source, as warnings quote it:   torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)
-_SOURCE = re.compile(r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$")
+_SOURCE = re.compile(
+    r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$"
+)
 _FILE = re.compile(r'\s*(?:\| {1,3})?File "([^"\n]{1,400})", line (\d{1,7})(?:, in (\S{1,200}))?')
 # Around the exception that a worker raised, its parent's (ray 2.x, multiprocessing, concurrent.futures, torch 1.9-2.13):
 _WRAPPERS = (
@@ -95,51 +107,6 @@ _FAILING = re.compile(
 )
 _FEW_LINES = 20
 _KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
-_ADVICE = {
-    "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
-    "Search for the message with the library's version beside it.",
-    "native": "Native code ended the process: set PYTHONFAULTHANDLER=1 to see from which line of Python, and check that torch, CUDA "
-    "and extensions were built for each other.",
-    "scheduler": "The scheduler, or what starts the ranks for it, printed it: ask it for its reason (`sacct -j JOB -o "
-    "State,ExitCode,Reason`, `kubectl describe pod`), and look for the first rank's own error above.",
-    "accelerator": "The driver or the communication library reported it: look in `dmesg -T` of that node for the same time, and run "
-    "`diag doctor` there.",
-    "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
-    "which step failed.",
-}
-# torch's table, of a process that nothing of its own ended:
-_KILLED = (
-    'Most often the kernel\'s OOM killer: `dmesg -T | grep -i "killed process"` on that node, `kubectl describe pod` (OOMKilled), '
-    "`sacct -j ID` (OUT_OF_MEMORY). Else an operator, a scheduler, or a launcher that ended this process after another one had "
-    "failed: look for the first failure above it."
-)
-_INTERRUPTED = (
-    "SIGINT ended it: Ctrl-C, a notebook that was stopped, or a scheduler that sends it. Nothing in the job is known to have failed; "
-    "it was in the frames above. Start it again from its last checkpoint."
-)
-# A peer of NCCL or HCCL, by the kernel's words for an errno:
-_PEER = re.compile(
-    r"(?i)connection (?:refused|reset|timed out|closed)|no route to host|network is unreachable|broken pipe"
-)
-_OF_PEER = (
-    "The other end of the connection is to blame, or the way to it: does the process at that address live (its log, the first rank "
-    "that failed)? Is it the interface that the nodes share (NCCL_SOCKET_IFNAME), and does a firewall let its ports through? "
-    "`diag doctor` on both nodes tries it."
-)
-_ASKED = (
-    "Nothing in the job is known to have failed: it was told to end. SIGTERM comes from scancel, a time limit (`sacct -j ID`), a pod's "
-    "eviction (`kubectl describe pod`), or a launcher that ends all after a failure: look for an error above it and on each node. SIGINT "
-    "is Ctrl-C, SIGHUP a terminal that was closed (nohup, tmux). Else start it again from its last checkpoint."
-)
-# of what only reports that another process failed
-_REPORTED = (
-    "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
-    "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
-)
-_WEAK = (
-    "No rule of diag knows this line, and so few lines show nothing else: give the lines above it, or the whole log. `diag explain` "
-    "knows errno names, Xid numbers, results of NCCL and variables."
-)
 
 
 @dataclass(slots=True)
@@ -244,7 +211,13 @@ class UnrecognisedFailureDetector(Detector):
         if claim is None or claim.rank != fact.rank:
             return
         text = fact.text.strip()
-        if len(claim.below) == _BELOW or FRAME.match(fact.text) or "Traceback" in text or CHAIN in text or fact.text[:1] == "[":
+        if (
+            len(claim.below) == _BELOW
+            or FRAME.match(fact.text)
+            or "Traceback" in text
+            or CHAIN in text
+            or fact.text[:1] == "["
+        ):
             self._last = None
         elif text:
             claim.below.append(text[:_LONGEST])
@@ -363,18 +336,24 @@ class UnrecognisedFailureDetector(Detector):
         who = f"rank {claim.rank}: " if claim.rank is not None else ""
         own = _own_frame(claim.frames)
         where = f", from {own}" if own else ""
+        why = f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"
         yield Finding(
             id=self.name,
             subject=JOB,
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
-            summary=f'{who}"{_short(claim.text)}"{where}; {f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"}',
+            summary=f'{who}"{_short(claim.text)}"{where}; {why}',
             advice=_advice(claim),
             since=claim.at,
             klass=claim.klass,
             ranks=() if claim.rank is None else (claim.rank,),
             evidence=(
-                Evidence("output", "\n".join([*claim.frames[-4:], claim.line, *claim.below])[-2000:], claim.at, claim.rank),
+                Evidence(
+                    "output",
+                    "\n".join([*claim.frames[-4:], claim.line, *claim.below])[-2000:],
+                    claim.at,
+                    claim.rank,
+                ),
             ),
             final=True,
         )
@@ -382,12 +361,12 @@ class UnrecognisedFailureDetector(Detector):
 
 def _advice(claim: _Claim) -> str:
     if claim.wrapper:
-        return _INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else _REPORTED
+        return INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else REPORTED
     if claim.weak or claim.asked:
-        return _ASKED if claim.asked else _WEAK
-    if claim.klass == "accelerator" and _PEER.search(claim.text):
-        return _OF_PEER
-    return _KILLED if "(SIGKILL) received by PID" in claim.text else _ADVICE[claim.klass]
+        return ASKED if claim.asked else WEAK
+    if claim.klass == "accelerator" and PEER.search(claim.text):
+        return OF_PEER
+    return KILLED if "(SIGKILL) received by PID" in claim.text else ADVICE[claim.klass]
 
 
 def _order(claim: _Claim) -> tuple[bool, int, int]:
@@ -399,7 +378,11 @@ def _order(claim: _Claim) -> tuple[bool, int, int]:
 
 
 def _signal(match: re.Match[str]) -> str:
-    return match[1].upper() if match[1] else {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}[match[2] or match[3]]
+    return (
+        match[1].upper()
+        if match[1]
+        else {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}[match[2] or match[3]]
+    )
 
 
 def _own_frame(frames: tuple[str, ...]) -> str:

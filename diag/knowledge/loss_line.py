@@ -21,8 +21,8 @@ _OTHERS = re.compile(
     r"|disc|adv|stop|scal)"
 )
 _PLACE = re.compile(
-    r"(?<![A-Za-z/])(?i:(global[ _]step|train[ _]step|steps?|iter(?:ation)?s?|its?|updates?|batch|epoch|ep)\b)[\"'\])]{0,2}[ :=#\[(|]{0,4}"
-    r"(\d{1,12})(?![\w.])"
+    r"(?<![A-Za-z/])(?i:(global[ _]step|train[ _]step|steps?|iter(?:ation)?s?|its?|updates?|batch|epoch|ep)\b)"
+    r"[\"'\])]{0,2}[ :=#\[(|]{0,4}(\d{1,12})(?![\w.])"
 )
 _OF = re.compile(r"(?<![\w./])(\d{1,12})/\d{1,12}(?![\w/%]|\.\d)")  # 120/500
 _NUMBERS = re.compile(r"[-+]?(?:\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
@@ -74,6 +74,7 @@ def _place(text: str) -> tuple[int | None, int | None]:
             epoch = int(match[2]) if epoch is None else epoch
         elif step is None:
             step = int(match[2])
-    if step is None and (match := _OF.search(text)) and (epoch is None or int(match[1]) != epoch):
-        step = int(match[1])
+    counted = _OF.search(text) if step is None else None
+    if counted is not None and int(counted[1]) != epoch:
+        step = int(counted[1])
     return step, epoch

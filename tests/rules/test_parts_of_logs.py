@@ -42,7 +42,9 @@ def found(text: str, folder: Path) -> list[Finding]:
     ["        ", "[pod/w-1/pytorch]       ", "trainer 3 <err> ", "10:00:0{0}.12 gpu{0} # ", "> | ", "\t"],
 )
 def test_traceback_is_read_behind_a_prefix_of_its_own(before: str, tmp_path: Path) -> None:
-    lines = [before.replace("{0}", str(number % 10)) + line for number, line in enumerate(TRACEBACK.splitlines())]
+    lines = [
+        before.replace("{0}", str(number % 10)) + line for number, line in enumerate(TRACEBACK.splitlines())
+    ]
 
     (finding, *_) = found("\n".join(lines) + "\n", tmp_path)
 
@@ -61,7 +63,9 @@ def test_exception_alone_behind_a_host_and_an_indent_is_shown(tmp_path: Path) ->
     assert "micro batch is 0" in finding.summary
 
 
-@pytest.mark.parametrize("line", ["retry: ValueError: 3 of 5", "      raise ValueError('no')", "a ValueError: is no end"])
+@pytest.mark.parametrize(
+    "line", ["retry: ValueError: 3 of 5", "      raise ValueError('no')", "a ValueError: is no end"]
+)
 def test_word_for_an_exception_in_a_sentence_is_none(line: str, tmp_path: Path) -> None:
     assert [one for one in found(line + "\n", tmp_path) if one.klass == "python"] == []
 
@@ -75,9 +79,13 @@ def test_exception_above_the_sentence_of_a_chain_is_one_whatever_its_name_is(tmp
 
 
 def test_message_that_goes_on_below_its_exception_is_quoted(tmp_path: Path) -> None:
-    text = TRACEBACK.replace("KeyError: 'image_id'", "kv.NotFound: 2 root causes:\n  (0) shard 17 is not on disk")
+    text = TRACEBACK.replace(
+        "KeyError: 'image_id'", "kv.NotFound: 2 root causes:\n  (0) shard 17 is not on disk"
+    )
 
-    (finding,) = [one for one in found("n0: 1\n" * 2 + text * 2, tmp_path) if one.id == "unrecognised-failure"]
+    (finding,) = [
+        one for one in found("n0: 1\n" * 2 + text * 2, tmp_path) if one.id == "unrecognised-failure"
+    ]
 
     assert "shard 17 is not on disk" in finding.evidence[0].excerpt
 
@@ -100,7 +108,9 @@ def test_process_that_was_told_to_end_says_so(line: str, signal: str, tmp_path: 
     assert finding.ranks == ((2,) if "rank" in line else ())
 
 
-@pytest.mark.parametrize("line", ["Received SIGUSR1", "we got 15 signals of the sensor", "received 15 messages"])
+@pytest.mark.parametrize(
+    "line", ["Received SIGUSR1", "we got 15 signals of the sensor", "received 15 messages"]
+)
 def test_other_signals_and_counts_are_no_end(line: str, tmp_path: Path) -> None:
     assert found(line + "\n", tmp_path) == []
 

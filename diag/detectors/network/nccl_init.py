@@ -26,7 +26,8 @@ _TORCH = re.compile(
 )
 # What a rank's NCCL prints when ANOTHER one is gone, or was never there.
 _LOST = re.compile(
-    r"Connection (?:refused|closed|reset)|Socket recv failed|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
+    r"Connection (?:refused|closed|reset)|Socket recv failed"
+    r"|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
 )
 # torch 2.0-2.13 below its own line, in NCCL's words:
 #   Last error:
@@ -72,7 +73,9 @@ class NcclInitErrorDetector(Detector):
             return  # NCCL's own lines may come by another file, and later
         elif trying:
             yield _by_retries(trying)
-        elif not job.gpu_faults.out_of_memory:  # then NCCL only lacks the memory too, or the rank that it was for
+        elif (
+            not job.gpu_faults.out_of_memory
+        ):  # then NCCL only lacks the memory too, or the rank that it was for
             yield self._by_torch()
 
     def _by_nccl(self, job: JobView, found: dict[int, NcclProcess]) -> Finding:

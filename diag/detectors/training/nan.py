@@ -38,7 +38,9 @@ class LossNanDetector(Detector):
         self._checks = _ReportedByChecks("loss")
 
     def observe(
-        self, at: float, fact: Numbers | NonFiniteReported | RankFound | LossPrinted | PlainLines | AttemptBegan
+        self,
+        at: float,
+        fact: Numbers | NonFiniteReported | RankFound | LossPrinted | PlainLines | AttemptBegan,
     ) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
             self._checks.observe(at, fact)

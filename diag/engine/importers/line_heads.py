@@ -83,4 +83,6 @@ def _shape(head: str) -> re.Pattern[str]:
     >>> bool(_shape("worker 3 12:00:01 > ").match("worker 3 12:00:07 > now"))
     True
     """
-    return re.compile("".join(r"\d+" if part.isdigit() else re.escape(part) for part in re.split(r"(\d+)", head)))
+    return re.compile(
+        "".join(r"\d+" if part.isdigit() else re.escape(part) for part in re.split(r"(\d+)", head))
+    )

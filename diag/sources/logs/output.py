@@ -17,7 +17,16 @@ from diag.knowledge import loss_line
 from diag.knowledge.log_prefix import strip_outer
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Record
-from diag.model.observations import LogLine, LossPrinted, NcclPlainLines, Observation, PlainLines, Unparsed
+from diag.model.observations import (
+    Iteration,
+    LogLine,
+    LossPrinted,
+    MetricsLogged,
+    NcclPlainLines,
+    Observation,
+    PlainLines,
+    Unparsed,
+)
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
 from diag.sources.logs.prefilter import plain_lines
@@ -305,11 +314,10 @@ def read_text(
     if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
         rank = int(named[1])
     yield LogLine(rank, stream, text, bar, number, part)
-    if loss_line.may_tell(text) and (loss := loss_line.loss_of(text)) is not None:
-        yield LossPrinted(rank, *loss, text)
     if bar:
-        yield from swift_log.read_bar(text, rank)
-        yield from trainer_log.read_bar(text, rank)
+        yield from _of_trainers(
+            (*swift_log.read_bar(text, rank), *trainer_log.read_bar(text, rank)), text, rank
+        )
         return
     if "NCCL " in text and "ProcessGroupNCCL" not in text and (of_nccl := nccl_log.read_line(text, rank)):
         yield from of_nccl
@@ -321,8 +329,18 @@ def read_text(
         if missing is not None:
             yield missing
             return
-    yield from swift_log.read_line(text, rank)
-    yield from trainer_log.read_line(text, rank)
+    yield from _of_trainers(
+        (*swift_log.read_line(text, rank), *trainer_log.read_line(text, rank)), text, rank
+    )
     yield from line_forms.read_line(text, rank)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
+
+
+def _of_trainers(known: tuple[Observation, ...], text: str, rank: int | None) -> Iterator[Observation]:
+    """What the readers of known trainers make of the line, and its loss where they know none."""
+    yield from known
+    if loss_line.may_tell(text) and not any(isinstance(fact, (Iteration, MetricsLogged)) for fact in known):
+        loss = loss_line.loss_of(text)
+        if loss is not None:
+            yield LossPrinted(rank, *loss, text)
