@@ -262,6 +262,8 @@ class UnrecognisedFailureDetector(Detector):
             self._add(at, fact, "scheduler", text, asked=_signal(match))
             return
         if level in ("INFO", "DEBUG", "WARNING"):
+            if level == "WARNING" and self._is_weak(text):
+                self._add(at, fact, "other", text, weak=True)
             return
         bare = text.lstrip(" |+")
         if self._lines <= _FEW_LINES and (behind := behind_prefix(text)):
@@ -276,13 +278,13 @@ class UnrecognisedFailureDetector(Detector):
                 self._add(at, fact, klass or "other", text)
             elif _EXITED.search(text):
                 self._add(at, fact, "other", text, wrapper=True)
-            elif (
-                self._lines <= _FEW_LINES
-                and "Warning" not in text
-                and _FAILING.search(text)
-                and not _SOURCE.match(text)
-            ):
+            elif self._is_weak(text):
                 self._add(at, fact, "other", text, weak=True)
+
+    def _is_weak(self, text: str) -> bool:
+        """Only a word of failure, which is worth showing where there are few lines."""
+        worth = self._lines <= _FEW_LINES and "Warning" not in text and _FAILING.search(text) is not None
+        return worth and not _SOURCE.match(text)
 
     def _add(
         self,

@@ -90,6 +90,14 @@ def test_message_that_goes_on_below_its_exception_is_quoted(tmp_path: Path) -> N
     assert "shard 17 is not on disk" in finding.evidence[0].excerpt
 
 
+def test_warning_alone_is_shown_as_a_note(tmp_path: Path) -> None:
+    (finding,) = found(
+        "[W socket.cpp:426] [c10d] The server socket has failed to bind to node-3.\n", tmp_path
+    )
+
+    assert (finding.id, finding.severity) == ("unrecognised-failure", Severity.INFO)
+
+
 # --- signals
 
 
