@@ -19,6 +19,7 @@ from diag.state.savefacts import save_json
 from diag.state.speed import speed_json
 from diag.state.view import JobView
 
+_JUDGED_SECONDS = 1.0  # behind the last line of a log, to what follows from it
 _LONGEST_LINE = 200
 _MOST_OVER = 100  # sent again with each step of the job
 
@@ -105,9 +106,9 @@ def job_status(engine: Engine) -> str:
 
 
 def _ended_at(job: JobView) -> float | None:
-    """Of logs not after their last line: what follows from them is judged later."""
-    last = None if job.log.ended is None else job.log.ended.ended
-    return job.run.ended_at if last is None or job.run.ended_at is None else min(last, job.run.ended_at)
+    """Of logs not long after their last line: what follows from them is judged later."""
+    last, ended = None if job.log.ended is None else job.log.ended.ended, job.run.ended_at
+    return last if last is not None and ended is not None and ended - last > _JUDGED_SECONDS else ended
 
 
 def _log(job: JobView, *, named: bool) -> dict[str, Any]:
