@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import NATIVE
+from diag.detectors.unrecognised_words import (
+    ADVICE,
+    ASKED,
+    INTERRUPTED,
+    KILLED,
+    OF_PEER,
+    PEER,
+    REPORTED,
+    WEAK,
+)
 from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import Message, message_of
 from diag.knowledge.tracebacks import (
@@ -29,6 +39,7 @@ from diag.state.view import JobView
 _MOST_CLAIMS, _MOST_RANKS = 64, 4096
 _ABOVE = 12
 _LONGEST = 300
+_BELOW = 5
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 _NEAR_END = 3  # lines: what a program says last. Ours.
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
@@ -96,51 +107,6 @@ _FAILING = re.compile(
 )
 _FEW_LINES = 20
 _KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
-_ADVICE = {
-    "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
-    "Search for the message with the library's version beside it.",
-    "native": "Native code ended the process: set PYTHONFAULTHANDLER=1 to see from which line of Python, and check that torch, CUDA "
-    "and extensions were built for each other.",
-    "scheduler": "The scheduler, or what starts the ranks for it, printed it: ask it for its reason (`sacct -j JOB -o "
-    "State,ExitCode,Reason`, `kubectl describe pod`), and look for the first rank's own error above.",
-    "accelerator": "The driver or the communication library reported it: look in `dmesg -T` of that node for the same time, and run "
-    "`diag doctor` there.",
-    "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
-    "which step failed.",
-}
-# torch's table, of a process that nothing of its own ended:
-_KILLED = (
-    'Most often the kernel\'s OOM killer: `dmesg -T | grep -i "killed process"` on that node, `kubectl describe pod` (OOMKilled), '
-    "`sacct -j ID` (OUT_OF_MEMORY). Else an operator, a scheduler, or a launcher that ended this process after another one had "
-    "failed: look for the first failure above it."
-)
-_INTERRUPTED = (
-    "SIGINT ended it: Ctrl-C, a notebook that was stopped, or a scheduler that sends it. Nothing in the job is known to have failed; "
-    "it was in the frames above. Start it again from its last checkpoint."
-)
-# A peer of NCCL or HCCL, by the kernel's words for an errno:
-_PEER = re.compile(
-    r"(?i)connection (?:refused|reset|timed out|closed)|no route to host|network is unreachable|broken pipe"
-)
-_OF_PEER = (
-    "The other end of the connection is to blame, or the way to it: does the process at that address live (its log, the first rank "
-    "that failed)? Is it the interface that the nodes share (NCCL_SOCKET_IFNAME), and does a firewall let its ports through? "
-    "`diag doctor` on both nodes tries it."
-)
-_ASKED = (
-    "Nothing in the job is known to have failed: it was told to end. SIGTERM comes from scancel, a time limit (`sacct -j ID`), a pod's "
-    "eviction (`kubectl describe pod`), or a launcher whose other rank failed: look for an error above it, also on other nodes. SIGINT "
-    "is Ctrl-C, SIGHUP a terminal that was closed (nohup, tmux). Else start it again from its last checkpoint."
-)
-# of what only reports that another process failed
-_REPORTED = (
-    "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
-    "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
-)
-_WEAK = (
-    "No rule of diag knows this line, and so few lines show nothing else: give the lines above it, or the whole log. `diag explain` "
-    "knows errno names, Xid numbers, results of NCCL and variables."
-)
 
 
 @dataclass(slots=True)
@@ -157,6 +123,7 @@ class _Claim:
     wrapper: bool = False
     weak: bool = False  # it only has a word of failure
     asked: str = ""  # the signal that it was told to end by
+    below: list[str] = field(default_factory=list)  # lines that follow: an exception's message may go on
 
     @property
     def is_raised(self) -> bool:
@@ -195,6 +162,7 @@ class UnrecognisedFailureDetector(Detector):
         self._open: dict[int | None, _Open] = {}
         self._before: dict[int | None, deque[str]] = {}
         self._samples = SampleTracker()
+        self._last: _Claim | None = None  # whose message may go on
         self._lines = 0
         self._steps: deque[int] = deque(maxlen=_WENT_ON_STEPS)
 
@@ -210,6 +178,7 @@ class UnrecognisedFailureDetector(Detector):
         self._lines += 1
         if fact.bar or not fact.text:
             return
+        self._goes_on(fact)
         traceback = self._open.get(fact.rank)
         may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)
         if not may and self._lines > _FEW_LINES and _MAY.search(fact.text[:400]) is None:
@@ -236,6 +205,22 @@ class UnrecognisedFailureDetector(Detector):
             rank = message.rank if fact.rank is None else fact.rank  # Lightning writes [rank: 1]
             self._alone(at, replace(fact, rank=rank), text, level, uncaught)
         before.append(text)
+
+    def _goes_on(self, fact: LogLine) -> None:
+        claim = self._last
+        if claim is None or claim.rank != fact.rank:
+            return
+        text = fact.text.strip()
+        if (
+            len(claim.below) == _BELOW
+            or FRAME.match(fact.text)
+            or "Traceback" in text
+            or CHAIN in text
+            or fact.text[:1] == "["
+        ):
+            self._last = None
+        elif text:
+            claim.below.append(text[:_LONGEST])
 
     def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
         """An excerpt may begin below the frames of what this sentence speaks of."""
@@ -277,6 +262,8 @@ class UnrecognisedFailureDetector(Detector):
             self._add(at, fact, "scheduler", text, asked=_signal(match))
             return
         if level in ("INFO", "DEBUG", "WARNING"):
+            if level == "WARNING" and self._is_weak(text):
+                self._add(at, fact, "other", text, weak=True)
             return
         bare = text.lstrip(" |+")
         if self._lines <= _FEW_LINES and (behind := behind_prefix(text)):
@@ -291,13 +278,13 @@ class UnrecognisedFailureDetector(Detector):
                 self._add(at, fact, klass or "other", text)
             elif _EXITED.search(text):
                 self._add(at, fact, "other", text, wrapper=True)
-            elif (
-                self._lines <= _FEW_LINES
-                and "Warning" not in text
-                and _FAILING.search(text)
-                and not _SOURCE.match(text)
-            ):
+            elif self._is_weak(text):
                 self._add(at, fact, "other", text, weak=True)
+
+    def _is_weak(self, text: str) -> bool:
+        """Only a word of failure, which is worth showing where there are few lines."""
+        worth = self._lines <= _FEW_LINES and "Warning" not in text and _FAILING.search(text) is not None
+        return worth and not _SOURCE.match(text)
 
     def _add(
         self,
@@ -319,8 +306,11 @@ class UnrecognisedFailureDetector(Detector):
                 or any(name in kind or name in text[:200] for name in _WRAPPERS)
                 or CASCADE.search(text[:500]) is not None
             )
+            self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
             self._claims.append(_Claim(at, self._lines, fact.rank, *told))
+            if klass == "python" and sure:
+                self._last = self._claims[-1]
 
     @property
     def _is_a_paste(self) -> bool:
@@ -348,19 +338,24 @@ class UnrecognisedFailureDetector(Detector):
         who = f"rank {claim.rank}: " if claim.rank is not None else ""
         own = _own_frame(claim.frames)
         where = f", from {own}" if own else ""
-        known = f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"
+        why = f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"
         yield Finding(
             id=self.name,
             subject=JOB,
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
-            summary=f'{who}"{_short(claim.text)}"{where}; {known}',
+            summary=f'{who}"{_short(claim.text)}"{where}; {why}',
             advice=_advice(claim),
             since=claim.at,
             klass=claim.klass,
             ranks=() if claim.rank is None else (claim.rank,),
             evidence=(
-                Evidence("output", "\n".join([*claim.frames[-4:], claim.line])[-2000:], claim.at, claim.rank),
+                Evidence(
+                    "output",
+                    "\n".join([*claim.frames[-4:], claim.line, *claim.below])[-2000:],
+                    claim.at,
+                    claim.rank,
+                ),
             ),
             final=True,
         )
@@ -368,12 +363,12 @@ class UnrecognisedFailureDetector(Detector):
 
 def _advice(claim: _Claim) -> str:
     if claim.wrapper:
-        return _INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else _REPORTED
+        return INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else REPORTED
     if claim.weak or claim.asked:
-        return _ASKED if claim.asked else _WEAK
-    if claim.klass == "accelerator" and _PEER.search(claim.text):
-        return _OF_PEER
-    return _KILLED if "(SIGKILL) received by PID" in claim.text else _ADVICE[claim.klass]
+        return ASKED if claim.asked else WEAK
+    if claim.klass == "accelerator" and PEER.search(claim.text):
+        return OF_PEER
+    return KILLED if "(SIGKILL) received by PID" in claim.text else ADVICE[claim.klass]
 
 
 def _order(claim: _Claim) -> tuple[bool, int, int]:

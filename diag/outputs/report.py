@@ -19,6 +19,7 @@ from diag.state.savefacts import save_json
 from diag.state.speed import speed_json
 from diag.state.view import JobView
 
+_JUDGED_SECONDS = 1.0  # behind the last line of a log, to what follows from it
 _LONGEST_LINE = 200
 _MOST_OVER = 100  # sent again with each step of the job
 
@@ -62,7 +63,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
             **({"step_words": job.progress.where} if job.progress.where else {}),
             "total_iterations": job.progress.total_iterations or None,
             "returncode": job.returncode,
-            "ended_at": job.run.ended_at if ended else None,
+            "ended_at": _ended_at(job) if ended else None,
             "steps": job.progress.steps.to_json(),
             **({"speed": speed} if (speed := speed_json(job)) is not None else {}),
             "save": save_json(job, engine.now),
@@ -102,6 +103,12 @@ def job_status(engine: Engine) -> str:
         shown = job.phases.shown(engine.now) in (*BEFORE_TRAINING, "first_step")
         return "starting" if watched or shown or not engine.finished else "unknown"
     return "checkpointing" if job.phase == "ckpt_save" else "running"
+
+
+def _ended_at(job: JobView) -> float | None:
+    """Of logs not long after their last line: what follows from them is judged later."""
+    last, ended = None if job.log.ended is None else job.log.ended.ended, job.run.ended_at
+    return last if last is not None and ended is not None and ended - last > _JUDGED_SECONDS else ended
 
 
 def _log(job: JobView, *, named: bool) -> dict[str, Any]:

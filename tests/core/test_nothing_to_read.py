@@ -103,4 +103,4 @@ def test_log_of_a_job_that_starts_is_still_one_that_starts(capsys: pytest.Captur
 
     assert main(["replay", "some.log"]) == 0
 
-    assert capsys.readouterr().out.startswith("At the end of its log the job is starting; phase ")
+    assert capsys.readouterr().out.startswith("The log does not tell how the job ended; phase ")

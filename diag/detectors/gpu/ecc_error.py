@@ -49,6 +49,9 @@ class EccErrorDetector(Detector):
                 evidence=[Evidence("nvml", _counters(health), at, ranks[0])],
             )
 
+        if not job.machine.gpu_health and job.log.ended is not None:
+            yield from _by_log(job)
+
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
         off = sorted(
             index for index, (_, health) in job.machine.gpu_health.items() if health.ecc_enabled is False
@@ -59,6 +62,25 @@ class EccErrorDetector(Detector):
                 "ECC is off, so that the GPU does not see them",
                 "`nvidia-smi -e 1` and a reset of the GPU, where nothing speaks against it",
             )
+
+
+def _by_log(job: JobView) -> Iterator[Finding]:
+    """Of a log alone: which GPUs are the job's it does not tell, and what the driver reports of one is a fact all the same."""
+    seen: set[str] = set()
+    for event in job.gpu_faults.xids:
+        xid, bus = xid_of(event.xid), event.fact.pci_bus_id
+        if event.kind != "notice" or xid.part != "memory" or bus in seen:
+            continue
+        seen.add(bus)
+        yield finding(
+            "ecc-error",
+            f"xid_{xid.number}",
+            subject=f"GPU {bus or '?'}",
+            since=event.at,
+            summary=f"the driver reports Xid {xid.number} of GPU {bus or '?'}: {xid.meaning}",
+            advice=advice(xid.action),
+            evidence=[Evidence(event.fact.origin, event.fact.text, event.at)],
+        )
 
 
 def _error(first: GpuHealth, health: GpuHealth, job: JobView) -> tuple[str, str, str] | None:

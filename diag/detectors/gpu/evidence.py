@@ -69,4 +69,6 @@ def when(job: JobView) -> str:
         return " while saving a checkpoint"
     if job.iteration is not None:
         return f" after {job.progress.step_words()}"
-    return "" if job.phases.now == "launch" and job.run.end_unknown else f" in phase {job.phase}"
+    if job.phase == "ended" or (job.phases.now == "launch" and job.run.end_unknown):
+        return ""
+    return f" in phase {job.phase}"

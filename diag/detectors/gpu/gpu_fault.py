@@ -11,9 +11,9 @@ from diag.detectors.contract import Detector
 from diag.detectors.findings import finding, load, who, with_words
 from diag.detectors.gpu.evidence import mattered, victim_of_line, when
 from diag.detectors.last_words import heard
-from diag.knowledge.xids import Xid, xid_of
+from diag.knowledge.xids import Xid, xid_of, xids
 from diag.knowledge.xids import advice as action_advice
-from diag.model import Confidence, Evidence, Finding
+from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import CudaErrorRaised, GpuDumpStarted
 from diag.state.gpufaults import XidEvent, same_bus
 from diag.state.gpustate import gpu_of_rank, rank_of_bus
@@ -24,6 +24,10 @@ from diag.text.units import format_ranks
 _TOGETHER_SECONDS = 5.0  # ranks that fail alike within it failed of the same input
 _AFTER_DUMP_SECONDS = 120.0  # one with the memory of a whole GPU is written for that long
 _MOST_DUMPS = 4096
+_REPEAT = (
+    "Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same GPU with programs that are known to be "
+    "sound, have the GPU examined."
+)
 _ORDER = ("hardware", "application", "consequence", "notice")
 
 
@@ -100,6 +104,8 @@ class GpuFaultDetector(Detector):
             if event.kind == "application" and failed:
                 yield _by_xid_alone(event, meaning, failed, job)
                 return
+        if events and not broken and not job.ranks and job.log.ended is not None and job.run.end_unknown:
+            yield from _by_excerpt([event for event, _ in events])
 
 
 def _relevant(job: JobView) -> list[tuple[XidEvent, tuple[int, ...]]]:
@@ -268,10 +274,33 @@ def _by_xid_alone(event: XidEvent, meaning: Xid, ranks: tuple[int, ...], job: Jo
         since=event.at,
         summary=f"the driver reports Xid {event.xid} for {format_ranks(ranks)}{when(job)}: {meaning.meaning}; most often the "
         f"program is to blame, and its log does not say more{unknown}",
-        advice=f"{action_advice(meaning.action)} Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same "
-        "GPU with programs that are known to be sound, have the GPU examined.",
+        advice=f"{action_advice(meaning.action)} {_REPEAT}",
         evidence=[_evidence(event)],
     )
+
+
+def _by_excerpt(events: list[XidEvent]) -> Iterator[Finding]:
+    """Of a log that shows no job: what the driver's first line of each GPU means. Notices about memory are
+    ecc-error's."""
+    seen: set[str] = set()
+    for event in sorted(events, key=lambda one: (_ORDER.index(one.kind), one.at)):
+        xid, bus = xid_of(event.xid), event.fact.pci_bus_id
+        if event.kind == "hardware" or bus in seen or (event.kind == "notice" and xid.part == "memory"):
+            continue
+        seen.add(bus)
+        of_program = event.kind == "application" and event.xid in xids()
+        blame = "; most often the program is to blame" if of_program else ""
+        yield finding(
+            "gpu-fault",
+            f"xid_{event.xid}",
+            subject=f"GPU {bus or '?'}",
+            severity=None if of_program else Severity.INFO,
+            confidence=Confidence.LOW,
+            since=event.at,
+            summary=f"the driver reports Xid {event.xid} of GPU {bus or '?'}: {xid.meaning}{blame}",
+            advice=f"{action_advice(xid.action)} {_REPEAT}" if of_program else action_advice(xid.action),
+            evidence=[_evidence(event)],
+        )
 
 
 def _assertion(first: _Error, job: JobView) -> str:

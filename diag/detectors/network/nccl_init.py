@@ -26,8 +26,8 @@ _TORCH = re.compile(
 )
 # What a rank's NCCL prints when ANOTHER one is gone, or was never there.
 _LOST = re.compile(
-    r"Connection (?:refused|closed|reset)|Socket recv failed|closed by remote peer|remote process exited|Broken pipe|timed out|"
-    r"No route to host"
+    r"Connection (?:refused|closed|reset)|Socket recv failed"
+    r"|closed by remote peer|remote process exited|Broken pipe|timed out|No route to host"
 )
 # torch 2.0-2.13 below its own line, in NCCL's words:
 #   Last error:

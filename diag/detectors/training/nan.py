@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
 from diag.detectors.findings import finding, row, who
+from diag.detectors.training.losses import HEALED, Losses, PrintedLosses
 from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
 from diag.knowledge.flags import ranks_of_one_batch
-from diag.model import Evidence, Finding
-from diag.model.observations import LossScaleReduced, NonFiniteReported, RankFound
+from diag.model import Confidence, Evidence, Finding
+from diag.model.observations import (
+    AttemptBegan,
+    LossPrinted,
+    LossScaleReduced,
+    NonFiniteReported,
+    PlainLines,
+    RankFound,
+)
 from diag.state.view import JobView
 
-_HEALED = 3  # finite values after which one that was not is taken for a step that was left out
+_FEW_LINES = 20  # an excerpt, of which a single line counts. Ours.
 _MOST_RANKS = 64
 _MOST_KEPT = 16
 _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was first is not known among them
@@ -21,42 +29,44 @@ _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was fi
 
 class LossNanDetector(Detector):
     name = "loss-nan"
-    listens = (*PointReader.listens, NonFiniteReported, RankFound)
+    listens = (*PointReader.listens, NonFiniteReported, RankFound, LossPrinted, PlainLines, AttemptBegan)
 
     def __init__(self) -> None:
         self._reader = PointReader()
-        self._before: Point | None = None  # the last that was finite
-        self._first: Point | None = None  # the first that was not, since then
-        self._count = self._finite_since = 0
+        self._losses = Losses()
+        self._printed = PrintedLosses()
         self._checks = _ReportedByChecks("loss")
 
-    def observe(self, at: float, fact: Numbers | NonFiniteReported | RankFound) -> None:
+    def observe(
+        self,
+        at: float,
+        fact: Numbers | NonFiniteReported | RankFound | LossPrinted | PlainLines | AttemptBegan,
+    ) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
             self._checks.observe(at, fact)
             return
+        if isinstance(fact, (LossPrinted, PlainLines, AttemptBegan)):
+            self._printed.observe(at, fact)
+            return
         point = self._reader.observe(at, fact)
-        if point is None or point.loss is None:
-            return
-        self._checks.step(at, good=point.finite_loss)
-        if point.finite_loss:
-            self._finite_since += 1
-            if self._first is None or self._finite_since >= _HEALED:
-                self._before, self._first, self._count = point, None, 0
-            return
-        self._finite_since = 0
-        self._first = self._first or point
-        self._count += 1
+        if point is not None and point.loss is not None:
+            self._checks.step(at, good=point.finite_loss)
+            self._losses.add(point)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        first, checks = self._first, self._checks.heard(job)
+        losses, checks, guessed = self._losses, self._checks.heard(job), None
+        if losses.is_empty and not checks.reports:  # whose line it is nobody knows
+            guessed = Confidence.MEDIUM
+            losses = self._printed.bad(few_lines=job.log.lines <= _FEW_LINES)
+        first = losses.first
         if first is None and not checks.reports:
             return
         before = ""
-        if self._before is not None:
-            before = f"; the last good value was {digits(self._before.loss)} {format_iteration(self._before.iteration)}"
+        if losses.before is not None:
+            before = f"; the last good value was {digits(losses.before.loss)} {losses.before.where}"
         if first is not None:
-            more = f", and in {self._count} lines in all" if self._count > 1 else ""
-            summary = f"the loss is {digits(first.loss)} {format_iteration(first.iteration)}{more}{before}"
+            more = f", and in {losses.count} lines in all" if losses.count > 1 else ""
+            summary = f"the loss is {digits(first.loss)} {first.where}{more}{before}"
             if checks.ranks:
                 summary += f"; {checks.whose()} had it first"
         else:
@@ -64,6 +74,7 @@ class LossNanDetector(Detector):
         evidence = [*checks.evidence(), *([first.evidence()] if first is not None else [])]
         yield finding(
             self.name,
+            confidence=guessed,
             summary=summary,
             since=min(item.at for item in evidence),
             ranks=checks.ranks,
@@ -159,7 +170,7 @@ class _ReportedByChecks:
             self._good = 0
             return
         self._good += 1
-        if self._good >= _HEALED:
+        if self._good >= HEALED:
             self.reports.clear()
 
     def observe(self, at: float, fact: NonFiniteReported | RankFound) -> None:

@@ -44,9 +44,21 @@ class Point:
     margin: float | None  # rewards/margins of DPO and its kin
     text: str
     policy: bool  # a loss of reinforcement learning
+    epoch: int | None = None  # where the line shows it, and the trainer is not known
 
     def evidence(self, longest: int = 500) -> Evidence:
         return Evidence("output", self.text[:longest], self.at)
+
+    @property
+    def where(self) -> str:
+        """`at iteration 120 of epoch 3`."""
+        if self.epoch is None:
+            return format_iteration(self.iteration)
+        return (
+            f"in epoch {self.epoch}"
+            if self.iteration is None
+            else f"at iteration {self.iteration} of epoch {self.epoch}"
+        )
 
     @property
     def finite_loss(self) -> bool:

@@ -22,6 +22,7 @@ _LONGEST = 160  # characters of such a prefix. Ours.
 _STRANGERS = 12  # lines without it that may be between two that have it
 _AHEAD = 3  # lines in which the second of a traceback's is looked for
 _IN_FRAME = re.compile(r'(.{1,160}?)  File "[^"\n]{1,400}", line \d{1,7}(?:, in |$)')
+_ENDS = re.compile(r"[A-Za-z_][\w.]{0,300}(?:: |:?$)")
 _SOURCE = "    "  # before a frame's line of source
 
 
@@ -52,7 +53,13 @@ class LineHeads:
             self._head = opened
         self._left = _STRANGERS
         match = self._head.match(message)
-        return text if match is None else kept + message[match.end() :]
+        if match is None:
+            return text
+        rest = message[match.end() :]
+        if not match[0].strip() and rest[:1].strip() and not rest.startswith(_HEADER):
+            self._head = None  # blanks are before other lines too, as those of torch's table: the exception is the last
+            return kept + rest if _ENDS.match(rest) else text
+        return kept + rest
 
     def _opened(self, message: str, ahead: Sequence[list[Any]]) -> re.Pattern[str] | None:
         """The prefix that this line has before a traceback's, if one of the next has it too."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from diag.engine.importers.tracebacks import (
     goes_on,
 )
 from diag.knowledge.log_prefix import without_quote
-from diag.knowledge.tracebacks import CHAIN, ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
+from diag.knowledge.tracebacks import BY_SCHEDULER, CHAIN, ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -56,6 +56,7 @@ _ENDED = ("teardown",)
 _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
 _ERROR_LINES = 8
+_MOST_ENDS = 64
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 
 _LAUNCHERS = (
@@ -106,6 +107,9 @@ class LogOutcome:
         self._unnamed: list[tuple[float, WorkerFailureReported]] = []
         self._made: set[int] = set()  # communicators of these pids were created, and destroyed in order
         self._destroyed: set[int] = set()
+        self._by_scheduler = False  # it said that it ended the job, and no progress followed
+        self._parts = False  # a launcher numbered the processes or tasks whose lines these are
+        self._ends: Counter[str] = Counter()  # exceptions of processes that are not named
 
     # -- observing ---------------------------------------------------------------------------------------
 
@@ -140,6 +144,7 @@ class LogOutcome:
             return
         if who is not None and who < _MOST_RANKS:
             self.ranks.add(who)
+        self._parts |= line.part is not None
         if self._open and who in self._open:
             self._continue(self._open[who], who, text)
         elif who is None and None in self.raised and goes_on(text):
@@ -158,6 +163,8 @@ class LogOutcome:
             self._is_root = True
         elif _ASKED in text:
             self.asked_recorder = True
+        elif (" CANCELLED AT " in text or "job killed" in text) and BY_SCHEDULER.search(text):
+            self._by_scheduler = True
         if not self.launcher:
             named = (name for name, marks in _LAUNCHERS if any(mark in text for mark in marks))
             self.launcher = next(named, "")
@@ -185,6 +192,8 @@ class LogOutcome:
             and not message.startswith("Traceback")
         ):
             raised.exception = message
+            if who is None and len(self._ends) < _MOST_ENDS:
+                self._ends[message] += 1
             # somebody ended it, as by Ctrl-C
             raised.signal = signal.SIGINT if message.startswith("KeyboardInterrupt") else 0
             if message.strip() in NOT_FATAL:
@@ -215,7 +224,7 @@ class LogOutcome:
             if fact.iteration == self._iteration:
                 return  # a bar that is drawn again
             self._iteration = fact.iteration
-        self.moved_at = at
+        self.moved_at, self._by_scheduler = at, False
         if isinstance(fact, MetricsLogged):
             # the last line of transformers' Trainer
             self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)
@@ -223,6 +232,7 @@ class LogOutcome:
             self.ended_well = False
         self.raised.pop(None, None)
         self._open.pop(None, None)
+        self._ends.clear()
         if fact.rank is not None and self.raised:
             self.raised.pop(fact.rank, None)
 
@@ -236,6 +246,8 @@ class LogOutcome:
     def _start_over(self) -> None:
         for kept in (self.raised, self._open, self.failed, self.failed_at, self._unnamed):
             kept.clear()
+        self._ends.clear()
+        self._by_scheduler = False
         self.root, self.broken, self.ended_well = None, False, False
 
     def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:
@@ -274,6 +286,11 @@ class LogOutcome:
     def _suspicious(self) -> bool:
         """The job's own watchdog reported that it hung."""
         return bool(self.waited_seconds or self.asked_recorder)
+
+    @property
+    def _is_one_process(self) -> bool:
+        """Nothing shows that several print here: no launcher's number before the lines, and no exception that ended two."""
+        return bool(self.ranks) or not (self._parts or self._ends.total() > len(self._ends))
 
     @property
     def finished(self) -> bool:
@@ -318,7 +335,10 @@ class LogOutcome:
         elif self.finished:
             yield replace(run_source.ended(0, ""), at=next(at))
         else:  # behind a check of what the logs show whatever the end was
-            yield replace(run_source.end_unknown(), at=next(at) + _CHECK_SECONDS)
+            unknown = next(at) + _CHECK_SECONDS
+            yield replace(run_source.end_unknown(), at=unknown)
+            if self._by_scheduler:  # what failed before, it does not tell
+                yield replace(run_source.ended(128 + signal.SIGTERM, ""), at=unknown + _CHECK_SECONDS)
 
     def _ended(self) -> LogsEnded:
         """Times only where the lines have them."""
@@ -369,7 +389,7 @@ class LogOutcome:
         for rank in sorted(named - set(found)):
             how, raised = "the traceback that its log ends with", self.raised[rank]
             found[rank] = (raised.signal or 1 << 8, how, raised.at, _lines(raised))
-        alone = not found and self.world_size <= 1 and len(self.ranks) <= 1
+        alone = not found and self.world_size <= 1 and len(self.ranks) <= 1 and self._is_one_process
         if unnamed is not None and not unnamed.caught and alone:
             rank = next(iter(self.ranks), 0)
             how = "its last lines" if unnamed.signal else "the traceback that the log ends with"

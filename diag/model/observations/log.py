@@ -10,12 +10,14 @@ from diag.model.observations.base import Observation
 @dataclass(frozen=True, slots=True)
 class LogLine(Observation):
     """One line of output; `stream` is stdout, stderr or a file's name. `rank` only where the line or file
-    shows it."""
+    shows it. `part`: the number that a launcher put before it, of a process on its node or of a task, which need not be the
+    rank."""
 
     stream: str
     text: str
     bar: bool = False  # ended by a carriage return: a progress bar being redrawn
     number: int = 0  # of the line in its file, from 1; 0 where lines are not counted
+    part: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,18 @@ class MetricsLogged(Observation):
     or the end."""
 
     metrics: tuple[tuple[str, float], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossPrinted(Observation):
+    """A line of a trainer that diag does not know has a loss. `step` and `epoch`: None where it does not tell; `form`: the
+    line without its numbers."""
+
+    loss: float
+    step: int | None
+    epoch: int | None
+    form: str
     text: str
 
 

@@ -75,6 +75,8 @@ def _times(document: Mapping[str, Any]) -> dict[str, float]:
 
 # --- the sentence
 
+_GOES_ON = ("starting", "running", "checkpointing")
+
 
 def retell(document: dict[str, Any]) -> dict[str, Any]:
     """The report with its sentence, made anew from the rest of it."""
@@ -127,7 +129,8 @@ def _lead(document: Mapping[str, Any]) -> str:
         return "Job state unknown"
     if has_ended(document):
         return f"The job {outcome(document)}"
-    # What became of it behind the last line the log does not show.
+    if document.get("log") and state in _GOES_ON:  # it may be done, killed, or go on
+        return "The log does not tell how the job ended"
     return f"At the end of its log the job is {state}" if document.get("log") else f"The job is {state}"
 
 

@@ -13,10 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from diag.knowledge.log_prefix import without_outer
+from diag.knowledge import loss_line
+from diag.knowledge.log_prefix import strip_outer
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Record
-from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines, Unparsed
+from diag.model.observations import (
+    Iteration,
+    LogLine,
+    LossPrinted,
+    MetricsLogged,
+    NcclPlainLines,
+    Observation,
+    PlainLines,
+    Unparsed,
+)
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
 from diag.sources.logs.prefilter import plain_lines
@@ -295,17 +305,19 @@ def read_text(
     text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0
 ) -> Iterable[Observation]:
     """All facts of one line, the line itself first, without what containers and launchers put before it."""
-    text = without_outer(text)
+    outer = strip_outer(text)
+    text, part = outer.text, outer.task if outer.local_rank is None else outer.local_rank
     behind = _BEHIND_BAR.search(text) if not bar and ("%|" in text or "it [" in text) else None
     if behind:
         yield from read_text(text[: behind.start(1)], stream, rank, bar=True, number=number)
         text = behind[1]
     if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
         rank = int(named[1])
-    yield LogLine(rank, stream, text, bar, number)
+    yield LogLine(rank, stream, text, bar, number, part)
     if bar:
-        yield from swift_log.read_bar(text, rank)
-        yield from trainer_log.read_bar(text, rank)
+        yield from _of_trainers(
+            (*swift_log.read_bar(text, rank), *trainer_log.read_bar(text, rank)), text, rank
+        )
         return
     if "NCCL " in text and "ProcessGroupNCCL" not in text and (of_nccl := nccl_log.read_line(text, rank)):
         yield from of_nccl
@@ -317,8 +329,18 @@ def read_text(
         if missing is not None:
             yield missing
             return
-    yield from swift_log.read_line(text, rank)
-    yield from trainer_log.read_line(text, rank)
+    yield from _of_trainers(
+        (*swift_log.read_line(text, rank), *trainer_log.read_line(text, rank)), text, rank
+    )
     yield from line_forms.read_line(text, rank)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
+
+
+def _of_trainers(known: tuple[Observation, ...], text: str, rank: int | None) -> Iterator[Observation]:
+    """What the readers of known trainers make of the line, and its loss where they know none."""
+    yield from known
+    if loss_line.may_tell(text) and not any(isinstance(fact, (Iteration, MetricsLogged)) for fact in known):
+        loss = loss_line.loss_of(text)
+        if loss is not None:
+            yield LossPrinted(rank, *loss, text)

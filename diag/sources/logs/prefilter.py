@@ -24,7 +24,7 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *line_forms.WORDS, *cuda_log.WORDS,
     "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
     "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
-    "ray::", "ray/_private",
+    "ray::", "ray/_private", " nan", "=nan", ":nan", "(nan", "NaN",
 )))  # fmt: skip
 # And one of these in each that shows an error; the lines around it are read with it.
 ERRORS: tuple[str, ...] = (

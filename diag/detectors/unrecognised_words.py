@@ -1,0 +1,51 @@
+"""What to do about a root that no rule knows: advice by who printed it."""
+
+from __future__ import annotations
+
+import re
+
+ADVICE = {
+    "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
+    "Search for the message with the library's version beside it.",
+    "native": "Native code ended the process: set PYTHONFAULTHANDLER=1 to see from which line of Python, and check that torch, CUDA "
+    "and extensions were built for each other.",
+    "scheduler": "The scheduler, or what starts the ranks for it, printed it: ask it for its reason (`sacct -j JOB -o "
+    "State,ExitCode,Reason`, `kubectl describe pod`), and look for the first rank's own error above.",
+    "accelerator": "The driver or the communication library reported it: look in `dmesg -T` of that node for the same time, and run "
+    "`diag doctor` there.",
+    "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
+    "which step failed.",
+}
+# torch's table, of a process that nothing of its own ended:
+KILLED = (
+    'Most often the kernel\'s OOM killer: `dmesg -T | grep -i "killed process"` on that node, `kubectl describe pod` (OOMKilled), '
+    "`sacct -j ID` (OUT_OF_MEMORY). Else an operator, a scheduler, or a launcher that ended this process after another one had "
+    "failed: look for the first failure above it."
+)
+INTERRUPTED = (
+    "SIGINT ended it: Ctrl-C, a notebook that was stopped, or a scheduler that sends it. Nothing in the job is known to have failed; "
+    "it was in the frames above. Start it again from its last checkpoint."
+)
+# A peer of NCCL or HCCL, by the kernel's words for an errno:
+PEER = re.compile(
+    r"(?i)connection (?:refused|reset|timed out|closed)|no route to host|network is unreachable|broken pipe"
+)
+OF_PEER = (
+    "The other end of the connection is to blame, or the way to it: does the process at that address live (its log, the first rank "
+    "that failed)? Is it the interface that the nodes share (NCCL_SOCKET_IFNAME), and does a firewall let its ports through? "
+    "`diag doctor` on both nodes tries it."
+)
+ASKED = (
+    "Nothing in the job is known to have failed: it was told to end. SIGTERM comes from scancel, a time limit (`sacct -j ID`), a pod's "
+    "eviction (`kubectl describe pod`), or a launcher that ends all after a failure: look for an error above it and on each node. "
+    "SIGINT is Ctrl-C, SIGHUP a terminal that was closed (nohup, tmux). Else start it again from its last checkpoint."
+)
+# of what only reports that another process failed
+REPORTED = (
+    "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
+    "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
+)
+WEAK = (
+    "No rule of diag knows this line, and so few lines show nothing else: give the lines above it, or the whole log. `diag explain` "
+    "knows errno names, Xid numbers, results of NCCL and variables."
+)
