@@ -44,7 +44,7 @@ _FACTS = {
     "log": """
         LogLine LinesWritten PlainLines KernelLine PhaseMarked EpochStarted Iteration StepsPlanned
         BarMoved MetricsLogged SaveStarted SaveFinished SavesBehind LayoutReported LossScaleReduced
-        NonFiniteReported VersionSeen
+        NonFiniteReported VersionSeen LossPrinted
     """,
     "machine": """
         ProcessSample ProcessTree LimitsSeen CheckpointFolder CheckpointsSeen DiskSpace
