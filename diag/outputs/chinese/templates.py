@@ -180,7 +180,7 @@ class Catalogue:
             return None
         if text not in self._known:
             found = self._looked_up(text, depth, tries)
-            if found is None and depth:  # it may be for the limits of the text around it
+            if found is None and (depth or next(tries, None) is None):  # it may be for the limits, not the text
                 self._failed.add(text)
                 return None
             if len(self._known) >= _MOST_KEPT:

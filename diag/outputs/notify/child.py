@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from diag.launch.isolated import argv
+from diag.text.units import format_seconds
 
 SEND_SECONDS = 60.0  # to all addresses, which are written to at once
 
@@ -38,7 +39,7 @@ def json_of(command: list[str], given: bytes | None, seconds: float) -> Any:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return f"no answer within {seconds:.0f} s"
+        return f"no answer within {format_seconds(seconds)}"
     try:
         return json.loads(out)
     except ValueError:

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from diag.text.units import format_seconds
+
 SECONDS = 60.0
 
 
@@ -53,7 +55,7 @@ def run(words: list[str], change: Mapping[str, Any], cwd: str, seconds: float = 
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return f"{words[0]}: ended after {seconds:g} s"
+        return f"{words[0]}: ended after {format_seconds(seconds)}"
     if process.returncode == 0:
         return ""
     last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
