@@ -12,38 +12,49 @@ from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, TRAIN, Story, pid_of, process, stack, tree
 
 # CPython 3.11 in `subprocess.run(..., timeout=10)`, without and with capture_output; and without a limit.
-RUN = (*TRAIN, "passes /app/sandbox.py:8", "run python3.11/subprocess.py:550", "communicate python3.11/subprocess.py:1209")
-SLEEPS = (*RUN, "_communicate python3.11/subprocess.py:2141", "wait python3.11/subprocess.py:1264", "_wait python3.11/subprocess.py:2047")
+RUN = (
+    *TRAIN, "passes /app/sandbox.py:8", "run python3.11/subprocess.py:550", "communicate python3.11/subprocess.py:1209"
+)  # fmt: skip
+SLEEPS = (
+    *RUN, "_communicate python3.11/subprocess.py:2141", "wait python3.11/subprocess.py:1264",
+    "_wait python3.11/subprocess.py:2047",
+)  # fmt: skip
 READS = (*RUN, "_communicate python3.11/subprocess.py:2115", "select python3.11/selectors.py:415")
 ENDLESS = (*RUN[:-1], "wait python3.11/subprocess.py:1264", "_wait python3.11/subprocess.py:2053")
 JOINS = (
     *TRAIN, "join python3.11/multiprocessing/process.py:149", "wait python3.11/multiprocessing/popen_fork.py:40",
     "wait python3.11/multiprocessing/connection.py:947", "select python3.11/selectors.py:415",
 )  # fmt: skip
-EVENT = ("<module> <string>:6", "rev <string>:4", "wait python3.11/threading.py:655", "wait python3.11/threading.py:355")
+EVENT = (
+    "<module> <string>:6",
+    "rev <string>:4",
+    "wait python3.11/threading.py:655",
+    "wait python3.11/threading.py:355",
+)
 ALONE = Wait("condition", "futex", of_python=True, dead_end="alone")
 LIFE = 10
 
 
-def held_by_children(lines: tuple[str, ...], own: Wait, wait: Wait = ALONE, *, life: int, seconds: int = 60) -> Finding | None:
+def held_by_children(
+    lines: tuple[str, ...], own: Wait, wait: Wait = ALONE, *, life: int, seconds: int = 60
+) -> Finding | None:
     """The worst that is found. Rank 0 waits in all_reduce, rank 1 for a child that ends, or is ended, after `life` seconds,
     and for another one then."""
     story = steady()
     found: list[Finding] = []
     for second in range(0, seconds, 2):
-        pid, age = 5001 + second // life, float(second % life)
-        _tell(story, pid, age, lines, own, wait)
+        _tell(story, (5001 + second // life, float(second % life)), lines, own, wait)
         story.wait(2.0)
         found += [one for one in story.findings() if one.id in ("hang", "held-up")]
     return max(found, key=lambda one: one.id == "hang", default=None)
 
 
-def _tell(story: Story, pid: int, age: float, lines: tuple[str, ...], own: Wait, wait: Wait) -> None:
-    forked = wait.forked
+def _tell(story: Story, child: tuple[int, float], lines: tuple[str, ...], own: Wait, wait: Wait) -> None:
+    pid, age = child
     story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
     wchan = {"sleep": "hrtimer_nanosleep", "child": "do_wait"}.get(own.kind, "do_poll")
-    child = process(pid, ppid=pid_of(1), wchan="futex_do_wait")
-    story.tell(tree(1, story.now, child, wchan=wchan), stack(1, story.now, lines))
+    below = process(pid, ppid=pid_of(1), wchan="futex_do_wait")
+    story.tell(tree(1, story.now, below, wchan=wchan), stack(1, story.now, lines))
     story.tell(stack(1, story.now, EVENT, pid=pid))
     own = replace(own, others=(Party(pid),)) if own.kind != "sleep" else own
     main = ThreadWait(pid_of(1), "python", "S", "", own, cpu_ratio=0.0, same=own.kind != "sleep")
@@ -51,7 +62,7 @@ def _tell(story: Story, pid: int, age: float, lines: tuple[str, ...], own: Wait,
     story.tell(
         WaitsRead(1, pid_of(1), 0.5, (
             ProcessWaits(pid_of(1), 1, "python train.py", (main,)),
-            ProcessWaits(pid, pid_of(1), "python -I -c", (of_child,), forked=forked, age_seconds=age),
+            ProcessWaits(pid, pid_of(1), "python -I -c", (of_child,), forked=wait.forked, age_seconds=age),
         ))
     )  # fmt: skip
 
