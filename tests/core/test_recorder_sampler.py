@@ -104,7 +104,7 @@ def test_recorder_is_asked_once_more_shortly_before_most_hangs_are_reported_and_
         at += sampler.period(0.0, 0.0)
 
     last = max(one for one in asked if one < 30.0)
-    assert 20.0 <= last and len([one for one in asked if one < 30.0]) == 4
+    assert last >= 20.0 and len([one for one in asked if one < 30.0]) == 4
     assert [one - last for one in asked if one > last] == [30.0, 60.0, 90.0]
 
 
