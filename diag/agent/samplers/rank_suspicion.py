@@ -113,8 +113,8 @@ class _Question(threading.Thread):
 
 class CollectivesSampler(RankSampler):
     """Under suspicion soon again, since one reading cannot tell a hang from a rank one call behind, once more before it is
-    reported, then seldom. One question at a time: each takes a thread of the rank's server until that answers, whether anybody still waits for it or not. So
-    none is asked anew because the first answer is late.
+    reported, then seldom. One question at a time: each takes a thread of the rank's server until that answers, whether
+    anybody still waits for it or not. So none is asked anew because the first answer is late.
 
     While the job moves, a rank whose server listens is looked at now and then: of calls that do not fit together and
     that NCCL lets pass nothing else tells."""
