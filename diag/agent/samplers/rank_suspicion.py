@@ -74,7 +74,9 @@ class WaitSampler(RankSampler):
             self._lock.release()
 
 
-_AGAIN_SECONDS, _LATER_SECONDS = 5.0, 30.0
+# Ours, in a suspicion: to the next question after each answer, and from then on. They end shortly before most of what lasts
+# is first reported (30 s): calls that were made since the last answer are otherwise taken for none.
+_AGAIN_SECONDS, _LATER_SECONDS = (5.0, 10.0, 10.0), 30.0
 _ANSWER_SECONDS = 3.0  # then it is said that the answer is late
 _GIVEN_UP_SECONDS = 600.0  # ours: on a crowded machine an answer may take a minute
 _PIPE_SECONDS = 10.0  # twice what the dump of torch's pipe took on an H200 machine
@@ -110,9 +112,9 @@ class _Question(threading.Thread):
 
 
 class CollectivesSampler(RankSampler):
-    """Under suspicion twice, since one reading cannot tell a hang from a rank one call behind, then seldom. One question at
-    a time: each takes a thread of the rank's server until that answers, whether anybody still waits for it or not. So
-    none is asked anew because the first answer is late.
+    """Under suspicion soon again, since one reading cannot tell a hang from a rank one call behind, once more before it is
+    reported, then seldom. One question at a time: each takes a thread of the rank's server until that answers, whether
+    anybody still waits for it or not. So none is asked anew because the first answer is late.
 
     While the job moves, a rank whose server listens is looked at now and then: of calls that do not fit together and
     that NCCL lets pass nothing else tells."""
@@ -158,7 +160,8 @@ class CollectivesSampler(RankSampler):
         if not self.rank.closer:
             # not longer, where the clock was set back
             return wall + min(max(0.0, self._look_at - time.time()), self._look_seconds)
-        return wall + (_AGAIN_SECONDS if self._answered < 2 else _LATER_SECONDS)
+        asked = max(0, self._answered - 1)
+        return wall + (_AGAIN_SECONDS[asked] if asked < len(_AGAIN_SECONDS) else _LATER_SECONDS)
 
     def _look(self) -> None:
         rank, reporter = self.rank, self.reporter

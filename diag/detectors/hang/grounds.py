@@ -14,6 +14,8 @@ from diag.text.units import format_ranks, format_seconds
 
 # Ours: a wait so far outside of what the job has shown is no slow step.
 _RHYTHMS = 20.0
+_SOME_SECONDS = 5.0  # a limit that cannot be read: as of DataLoader's queues (MP_STATUS_CHECK_INTERVAL)
+_LATE_SECONDS = 2.0  # until a wait that is asked again is seen
 _BUSY_SECONDS = 1800.0  # who computes may come to an end
 
 
@@ -23,12 +25,13 @@ def grounds_of(verdict: Verdict, job: JobView, now: float) -> Iterator[Ground]:
         return
     entry = entry_of(verdict.cause)
     proven = not entry.proven_by or (entry.proven_by == "kernel" and verdict.by_kernel)
-    if entry.ground is not None and proven:
+    given_up = _may_be_given_up(verdict, job, now)
+    if entry.ground is not None and proven and not (given_up and entry.ground[0] == "dead_end"):
         kind, fact = entry.ground
         everyone = format_ranks(tuple(sorted(set(verdict.everyone))))
         culprits, xid = format_ranks(verdict.culprits), verdict.cause.replace("xid_", "Xid ")
         yield Ground(kind, fact.format(culprits=culprits, everyone=everyone, xid=xid))
-    elif (end := _dead_end(verdict)) is not None:
+    elif not given_up and (end := _dead_end(verdict)) is not None:
         yield end
     else:
         yield from _of_its_node(verdict, job)
@@ -48,6 +51,30 @@ def _dead_end(verdict: Verdict) -> Ground | None:
     cause = cause_of_dead_end(verdict.chain.last.wait)
     ground = entry_of(cause).ground if cause else None
     return None if ground is None else Ground(*ground)
+
+
+def _may_be_given_up(verdict: Verdict, job: JobView, now: float) -> bool:
+    """One that cannot go on is waited for with a time limit, and for less than twice that: whoever asks again then, of the
+    same process, does not give up."""
+    rank = verdict.culprit(job)
+    if rank is None:
+        return False
+    steps = verdict.chain.steps if verdict.chain is not None else ()
+    waits = [step.wait for step in steps[:-1]]
+    last = steps[-1].process.pid if steps else rank.placement.pid
+    if verdict.blamed_child is not None:  # the chain begins there
+        own = rank.thread_wait(tid=rank.thread)
+        waits += [own.wait] if own is not None else []
+        last = verdict.blamed_child if not steps else last
+    limits = [wait.seconds for wait in waits if wait.timed and wait.kind != "sleep"]
+    if not limits:
+        return any(wait.kind == "sleep" for wait in waits)
+    process = rank.process_waits(last)
+    age = process.age_seconds if process is not None else None
+    waited = now - verdict.since
+    if age is not None:
+        waited = min(waited, age + now - rank.waits_at)
+    return waited < 2.0 * max(_SOME_SECONDS if limit is None else limit for limit in limits) + _LATE_SECONDS
 
 
 def _of_its_node(verdict: Verdict, job: JobView) -> Iterator[Ground]:

@@ -10,6 +10,7 @@ from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, is_in_lock, read_stack
 
 _WAITS_FOR_CHILD = ("multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py", "subprocess.py")
+_BEGINS_A_PROGRAM = "subprocess.py"  # in the child, which is then no copy of the rank any more
 
 # The state of a rank that waits for others. On a GPU the wait for a peer's kernel shows as a wait for the GPU.
 WAITS = ("joined", "gpu", "rendezvous", "comm_init")
@@ -211,16 +212,15 @@ def _child_in_a_lock(rank: RankView) -> int | None:
     with a lock held by a thread that it has not. Frames of CPython 3.8-3.13: poll (multiprocessing/popen_fork.py), wait
     (subprocess.py)."""
     judged = rank.judged
-    if (
-        judged is None
-        or rank.tree is None
-        or not any(frame.file.endswith(_WAITS_FOR_CHILD) for frame in judged.frames[-4:])
-    ):
+    files = [frame.file for frame in judged.frames[-4:]] if judged is not None else []
+    if rank.tree is None or not any(file.endswith(_WAITS_FOR_CHILD) for file in files):
         return None
     child = busy_child(rank)
     if child is None:
         return None
     process = rank.process_waits(child.pid)
+    if files[-1].endswith(_BEGINS_A_PROGRAM) and not (process is not None and process.forked):
+        return None  # it inherits no lock: what the kernel says of it says why it waits
     kinds = [thread.wait.kind for thread in process.threads] if process is not None else []
     if len(kinds) > 1 or not {*kinds} <= {*LOCK_WAITS, "unreadable"}:
         return None  # another of its threads may release it, or it is in no lock: the kernel says what it waits for
