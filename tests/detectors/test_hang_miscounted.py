@@ -75,6 +75,7 @@ def test_rank_with_another_number_of_rounds_than_all_others_is_named(tmp_path: P
     [
         counts("4", "4", "4"),
         counts("4", "4"),  # of one it is not known
+        {1: {"n_micro": "4"}, 2: {"n_micro": "2"}},  # nor who is alone with its own
         counts("2", "1", "3"),  # each has its own
         counts("1", "1", "0"),  # a warm-up that is capped at one message
         counts("2", "4", "4"),  # whose number differs is in no circle
