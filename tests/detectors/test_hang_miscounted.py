@@ -99,3 +99,11 @@ def test_what_a_rank_still_puts_together_is_not_counted(tmp_path: Path) -> None:
     values = {0: {"kept": "[0, 1, 2]"}, 1: {"kept": "[0, 1]"}, 2: {"kept": "[0, 1]"}}
 
     assert "rounds on" not in told(tmp_path, values).summary
+
+
+def test_where_the_number_comes_from_is_told(tmp_path: Path) -> None:
+    text = TEXT.replace("kept = []", "kept = []\n    n_micro = ramp(stage)")
+    hang = told(tmp_path, counts("4", "4", "2"), text)
+
+    assert "where n_micro is `ramp(stage)` (" in hang.summary
+    assert "train.py:4); ranks 0-1 wait in send" in hang.summary
