@@ -13,7 +13,7 @@ from diag.model.observations import Exchange
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import read
 from tests.detectors.test_hang_variables import held
-from tests.facts import pid_of, stack, tree
+from tests.facts import stack, tree
 from tests.programs import line_of
 
 TEXT = """
