@@ -22,12 +22,14 @@ _MOST_CALLS = 2000  # of a rank that are looked through
 @dataclass(frozen=True, slots=True)
 class Passed:
     """A call that was due on a rank which is in another one. `seen_next`: it has made the call that it is in before, after
-    the one that was due. `resized`: it may be the one that was due, with another number of elements than before."""
+    the one that was due. `resized`: it may be the one that was due, with another number of elements than before.
+    `in_later_round`: it is due by the loop that all are in, not by what the rank called before."""
 
     rank: int
     front: Front
     seen_next: bool
     resized: bool = False
+    in_later_round: bool = False
 
 
 def passed_calls(

@@ -34,7 +34,7 @@ class Explanation:
     """`kind` is absent_rank, order_cycle, message_circle, mismatch, all_joined or no_pending. `certain` is False where a rank
     without a dump, or a group of unknown members, could change the answer: then culprits may be all those
     without a dump. `sole`: no other call is pending anywhere. `passed`: calls that were due on culprits, which have come
-    to later ones without them."""
+    to later ones without them. `fronts`: of an order_cycle, all calls that ranks wait in."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -45,6 +45,7 @@ class Explanation:
     sole: bool = False
     circle: MessageCircle | None = None
     passed: tuple[Passed, ...] = ()
+    fronts: tuple[Front, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class WaitGraph:
                 return Explanation(
                     "message_circle", circle.turned, waiting, (), inside, certain, circle=circle
                 )
-            return Explanation("order_cycle", ranks, waiting, (), inside, certain)
+            return Explanation("order_cycle", ranks, waiting, (), inside, certain, fronts=self.fronts)
         guessed = self._as_if_members_were_missing()
         if guessed is not None:
             return replace(guessed, certain=False)

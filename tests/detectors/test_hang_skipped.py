@@ -12,6 +12,7 @@ from diag.model import Finding
 from tests.core.test_call_order import STEP, Call, dump_of
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import REDUCE, read
+from tests.detectors.test_hang_variables import held
 from tests.facts import pid_of
 from tests.programs import line_of
 
@@ -187,3 +188,83 @@ def test_ranks_at_one_line_have_left_no_call_out_but_come_to_them_in_another_ord
     hang = found(path, [("reduces", (*BEFORE, STEP[0])), ("reduces", (*BEFORE, STEP[2]))])
 
     assert (hang.cause, hang.ranks, hang.waiting_ranks) == ("groups_in_opposite_order", (), (0, 1))
+
+
+ROUNDS = """
+def score(docs):
+    if not docs:
+        return None
+    all_reduce(docs)  # scores
+
+
+def train(loader, rank):
+    for step in range(100):
+        loss.backward()  # backward
+        if step % 30 == 0:
+            score(docs)  # evaluates
+        if extra:
+            all_reduce(docs)  # extra
+
+
+train([], 0)  # top
+"""
+STEPS = (("0", "all_reduce", 900), ("0", "all_reduce", 40)) * 8
+
+
+def in_rounds(
+    path: Path, marks: Sequence[str], values: Sequence[dict[str, str]], calls_before: int = 1
+) -> Finding:
+    """Ranks that are in gradients' calls or those of another group, with the variables of `train`."""
+    path.write_text(ROUNDS)
+    stacks = {}
+    for rank, mark in enumerate(marks):
+        stacks[rank] = [f"<module> {path}:{line_of(ROUNDS, 'top')}", f"train {path}:{line_of(ROUNDS, mark)}"]
+        stacks[rank] += [f"score {path}:{line_of(ROUNDS, 'scores')}"] if mark == "evaluates" else []
+        stacks[rank].append(BACKWARD if mark == "backward" else REDUCE)
+    story = steady(world=len(marks))
+    for _ in range(3):
+        story.still(20.0, stacks)
+        for rank, mark in enumerate(marks):
+            read(story, path, rank, stacks[rank])
+            held(story, rank, stacks[rank], {"train": values[rank]})
+            last = ("0", "all_reduce", 900) if mark == "backward" else ("1", "all_reduce", 2)
+            calls = ((("1", "all_reduce", 2),) * calls_before, STEPS, (last,))
+            story.tell(replace(dump_of(rank, [*sum(calls, ())]), emitted=story.now, pid=pid_of(rank)))
+    story.still(20.0, stacks)
+    return story.the("hang")
+
+
+BEHIND, AHEAD = {"step": "30", "extra": "True"}, {"step": "31", "extra": "True"}
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_rank_that_is_a_round_further_has_left_out_what_the_others_are_in(path: Path, world: int) -> None:
+    """What it waits in comes next on them as well, in a round to come."""
+    marks = ["evaluates", "backward", "evaluates"][:world]
+    hang = in_rounds(path, marks, [BEHIND, AHEAD, BEHIND])
+
+    assert (hang.klass, hang.cause, hang.ranks) == ("collective_mismatch", "call_skipped", (1,))
+    assert hang.waiting_ranks == tuple(rank for rank in range(world) if rank != 1)
+    assert "rank 1 has skipped all_reduce 2 of " in hang.summary
+    assert "what leads past that call: `if not docs:`" in hang.summary
+    assert "in an earlier round of the loop that all are in: see the condition" in hang.advice
+
+
+@pytest.mark.parametrize(
+    ("marks", "there", "before"),
+    [
+        (("evaluates", "backward"), BEHIND, 1),  # in the same round
+        (("evaluates", "backward"), {}, 1),  # not known
+        (("evaluates", "backward", "backward"), AHEAD, 1),  # most are further: theirs may be the way to go
+        (("evaluates", "backward"), AHEAD, 0),  # a call never made before
+        (("extra", "backward"), AHEAD, 1),  # nothing is seen that leads past it
+        (("extra", "backward"), {"step": "31", "extra": "False"}, 1),  # it may be one too many
+    ],
+)
+def test_rank_that_is_not_shown_to_have_come_by_a_call_is_not_said_to_be_a_round_further(
+    path: Path, marks: tuple[str, ...], there: dict[str, str], before: int
+) -> None:
+    hang = in_rounds(path, marks, [BEHIND, there, there], before)
+
+    assert "earlier round" not in hang.advice
+    assert hang.ranks != (1,)

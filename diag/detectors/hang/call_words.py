@@ -44,6 +44,14 @@ def _passed_call(verdict: Verdict, job: JobView) -> str:
     return " and ".join([*calls][:2]) or "a call"
 
 
+def _due(verdict: Verdict, job: JobView) -> str:
+    """What shows that a call was due which those to blame have not made."""
+    passed = verdict.collectives.passed if verdict.collectives is not None else ()
+    if any(one.in_later_round for one in passed):
+        return " in an earlier round of the loop that all are in"
+    return ", and made it at this point in the steps before"
+
+
 def _next_call(verdict: Verdict, job: JobView) -> str:
     waiting = verdict.collectives.waiting if verdict.collectives is not None else {}
     calls = dict.fromkeys(_call_of(waiting[rank]) for rank in verdict.culprits if rank in waiting)
@@ -122,6 +130,7 @@ CALL_FACTS: dict[str, Callable[[Verdict, JobView], str]] = {
     "calls_waited_in": lambda verdict, job: _calls_waited_in(verdict),
     "passed_call": _passed_call,
     "next_call": _next_call,
+    "due": _due,
     "past": _past,
     "circle": _circle,
     "unmet_messages": _unmet_messages,

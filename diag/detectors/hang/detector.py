@@ -30,6 +30,7 @@ from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
+from diag.detectors.hang.rounds import with_miscounted
 from diag.detectors.hang.rpc import with_calls_of_rpc
 from diag.detectors.hang.silence import (
     RESTED_SECONDS,
@@ -263,7 +264,7 @@ def judge(
     verdict = with_nobody_sending(with_work(verdict, job), job, now)
     verdict = with_unordered_calls(with_calls_of_rpc(with_tasks(verdict, job), job), job)
     verdict = with_generations(with_groups(verdict, states, job), job)
-    verdict = with_message_let_go(with_store_keys(verdict, job), job)
+    verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)

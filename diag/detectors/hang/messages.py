@@ -45,7 +45,7 @@ def describe(verdict: Verdict, job: JobView, now: float) -> str:
         parts.append(f": {format_chain(verdict.chain, who, verdict.cause)}")
     if verdict.words:
         parts.append(
-            f"{', and' if verdict.chain is not None and not verdict.subject else ':'} {verdict.words}"
+            f"{', and' if verdict.chain is not None and not verdict.subject else ':'} {verdict.words.rstrip(',')}"
         )
     if waiting := _waiting(verdict, job):
         parts.append(f"; {waiting}")

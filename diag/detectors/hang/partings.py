@@ -86,6 +86,13 @@ def parting(
     return next((way for way in ways if way is not None), None)
 
 
+def led_past(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Parting | None:
+    """What leads past the call of the first one that is elsewhere, which this rank has come by. None where nothing is seen
+    that does."""
+    sides = _sides(rank, everybody_else, job)
+    return None if sides is None else _left_out(*sides, job.run.cwd)
+
+
 def has_passed(rank: RankView, everybody_else: Sequence[int], job: JobView) -> bool:
     """Whether its line comes after that of the first one that is elsewhere, in the function where they came apart."""
     sides = _sides(rank, everybody_else, job)
@@ -94,9 +101,10 @@ def has_passed(rank: RankView, everybody_else: Sequence[int], job: JobView) -> b
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Ranks that are in a later round of a loop that all are in: `text`: "`step` is 76 there and 75 here"."""
+    """Ranks that are in a later round of a loop that all are in, and those `behind`: `text`: "`step` is 76 there and 75 here"."""
 
     ranks: tuple[int, ...]
+    behind: tuple[int, ...]
     text: str
 
 
@@ -128,7 +136,7 @@ def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahe
         return None
     if any(name not in ours or ours[name] != theirs.get(name) for name in names):
         return None
-    return Ahead(them.ranks, f"`{counter}` is {there} there and {here} here")
+    return Ahead(them.ranks, us.ranks, f"`{counter}` is {there} there and {here} here")
 
 
 def _sides(rank: RankView, everybody_else: Sequence[int], job: JobView) -> tuple[_Side, _Side] | None:

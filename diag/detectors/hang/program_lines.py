@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from diag.detectors.hang.call_words import waits_in_backward
 from diag.detectors.hang.endless_waits import NOBODY
+from diag.detectors.hang.left_out import with_call_left_out
 from diag.detectors.hang.lock_circles import keeps_lock
 from diag.detectors.hang.own_locks import is_inside, lock_taken
 from diag.detectors.hang.partings import Parting, has_passed, head_of, parting, path_of
@@ -45,6 +46,7 @@ _OF_ONE_SIDE = ("not_in_collective", "waits_at_store", "waits_for_key", "call_do
 
 def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
     """By the first culprit, and the first rank elsewhere; where nobody is to blame, by the first rank."""
+    verdict, left_out = with_call_left_out(verdict, job)
     everybody = verdict.everyone
     rank = job.ranks.get(everybody[0]) if everybody else None
     if rank is None:
@@ -85,8 +87,8 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         clauses.append(f"rank {rank.rank} waits for what `{made}` began")
     in_calls = verdict.is_of("calls")
     skipped = verdict.cause == "call_skipped"
-    parted = None
-    if in_calls or verdict.is_of("place") or verdict.cause in _PARTED:
+    parted = left_out
+    if left_out is None and (in_calls or verdict.is_of("place") or verdict.cause in _PARTED):
         passed = verdict.collectives.passed if verdict.collectives is not None else ()
         in_order = skipped and all(one.seen_next for one in passed)
         parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)

@@ -7,10 +7,12 @@ import ast
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from diag.detectors.hang.partings import counter_of, head_of, path_of
+from diag.detectors.hang.partings import OF_RANK, counter_of, head_of, path_of
 from diag.detectors.hang.pipeline import same_branch
-from diag.detectors.hang.verdict import Verdict
+from diag.detectors.hang.verdict import Verdict, others
+from diag.model import Confidence
 from diag.model.observations import Block, Frame, ProgramPlace
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -41,18 +43,79 @@ def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
     ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
     loops = [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
     cwd = job.run.cwd
-    for rank, frame, place, loop in loops:
-        counts: dict[int, list[int]] = {}
-        for other in ranks:
-            there = frame if other is rank else _same_function(frame, other)
-            count = _rounds(loop, _values(other, there, job)) if there is not None else None
-            if count is not None:
-                counts.setdefault(count, []).append(other.rank)
+    for _, frame, place, loop in loops:
+        counts = _counts(loop, frame, ranks, job)
         if 1 < len(counts) <= _MOST_NUMBERS:
             return f"{head_of(loop, place.file, cwd)} has {_numbers(counts)}{_made(loop, place, cwd)}"
     if verdict.cause == "messages_do_not_match":
         return _of_messages(loops, job)
     return _counters(loops, ranks, job) if verdict.cause == "left_the_loop" else ""
+
+
+def with_miscounted(verdict: Verdict, job: JobView) -> Verdict:
+    """Of two ranks that wait for each other's messages, where the calls of the others tell nothing: the one for which the
+    loop has another number of rounds than for all others.
+
+    Schedules give ranks numbers of their own by design: by the rank's number, as many as there are stages before it. So
+    all others have to have one and the same, and nobody none (which is what a cap at one message leaves of a warm-up).
+    """
+    found = verdict.collectives
+    circle = found.circle if found is not None else None
+    everybody = tuple(sorted(verdict.everyone))
+    if (
+        verdict.cause != "messages_do_not_match"
+        or found is None
+        or circle is None
+        or len(circle.ranks) != 2
+        or len(circle.turned) != 2
+        or not 2 < len(everybody) <= _MOST_RANKS
+        or same_branch(circle, job)
+    ):
+        return verdict
+    ranks = job.ranks.known(everybody)
+    for rank in ranks:
+        where = _loop_of(rank, job)
+        if where is None or not _is_counted_alike(where[2], where[1]):
+            continue
+        counts = _counts(where[2], where[0], ranks, job)
+        alone = next((of[0] for of in counts.values() if len(of) == 1), None)
+        whole = sum(map(len, counts.values())) == len(everybody)
+        if whole and len(counts) == 2 and 0 not in counts and alone in circle.ranks:
+            blamed = (alone,)
+            told = replace(found, culprits=blamed, circle=replace(circle, turned=blamed))
+            return replace(
+                verdict,
+                culprits=blamed,
+                waiting=others(everybody, blamed),
+                confidence=Confidence.MEDIUM,
+                collectives=told,
+            )
+    return verdict
+
+
+def _is_counted_alike(loop: Block, place: ProgramPlace) -> bool:
+    """By a number, as far as is seen without the rank's."""
+    made = [one.text for one in place.names if re.search(rf"\b{re.escape(one.name)}\b", loop.text)]
+    return _is_of_numbers(loop) and not any(map(OF_RANK.search, (loop.text, *made)))
+
+
+def _is_of_numbers(loop: Block) -> bool:
+    head = _FOR.search(loop.text)
+    return head is not None and head["over"].startswith("range(") and "len(" not in head["over"]
+
+
+def _counts(loop: Block, frame: Frame, ranks: Sequence[RankView], job: JobView) -> dict[int, list[int]]:
+    """The ranks by the number of rounds that it has for them, where that is known. Who has not come to it may still put
+    together what it goes over."""
+    counts: dict[int, list[int]] = {}
+    for rank in ranks:
+        there = _same_function(frame, rank)
+        if there is None or (there.line < loop.line and not _is_of_numbers(loop)):
+            continue
+        count = _rounds(loop, _values(rank, there, job))
+        if count is not None:
+            counts.setdefault(count, []).append(rank.rank)
+    return counts
 
 
 def _counters(

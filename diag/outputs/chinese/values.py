@@ -136,9 +136,12 @@ def _call(text: str) -> str:
     """
     >>> _call("all_reduce 12 of default_pg and barrier 3 of tp_0"), _call("another one")
     ('default_pg 的 all_reduce 12 和 tp_0 的 barrier 3', '另一个调用')
+    >>> _call("all_reduce 5 of group 1 of ranks 0-1")
+    'group 1（rank 0-1）的 all_reduce 5'
     """
     known = {"a call": "某次调用", "another one": "另一个调用"}
-    shown = re.sub(r"(\w+ \d+) of (\S+)", r"\2 的 \1", text)
+    shown = re.sub(rf"(\w+ \d+) of (group \S+) of ranks? ({_LIST})", r"\2（rank \3）的 \1", text)
+    shown = re.sub(r"(\w+ \d+) of (\S+)", r"\2 的 \1", shown)
     return known.get(text) or shown.replace(" and ", " 和 ").replace(" or ", " 或 ")
 
 
@@ -231,7 +234,7 @@ _EACH = rf"[Rr]anks? {_LIST}{_AT_EACH}"
 _EXCHANGE = r"waits to (?:send to|receive from) rank \d+(?: \(tag \d+\))?"
 _IN_CALL = r"rank \d+ in \w+ \d+ of [^,()]+"
 _WHAT = r"(?:child )?pid \d+(?: \(`[^`]*`\))?|thread \S+ \(tid \d+\)|the main thread|rank \d+ \(pid \d+\)"
-_OF_GROUP = r"\w+ \d+ of [^\s,;()]+"
+_OF_GROUP = rf"\w+ \d+ of (?:group \S+ of ranks? {_LIST}|[^\s,;()]+)"
 _EXIT = r"(?:exit code (?:\d+|unknown)|killed by signal \d+|gone)"
 _PARTY = (
     r"(?:(?:a child of )?rank \d+ \(pid \d+\)|(?:child )?pid \d+(?: \(`[^`]*`\))?|the main thread|the same process|\d+ more"
