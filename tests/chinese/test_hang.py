@@ -16,7 +16,9 @@ from diag.state.view import JobView
 from tests.chinese.commands import english_in
 from tests.detectors.test_hang_catalogue import CAUSES, OF_NOBODY, judged
 
-_SHORTENED = ", and so on over "  # chains of more waits than a job has: what is looked up of one text is bounded
+_SHORTENED = (
+    ", and so on over "  # chains of more waits than a job has: what is looked up of one text is bounded
+)
 # The name of a row of the table; findings have the number of their Xid.
 _OF_NO_FINDING = ("xid_N",)
 

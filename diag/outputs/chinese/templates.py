@@ -180,7 +180,9 @@ class Catalogue:
             return None
         if text not in self._known:
             found = self._looked_up(text, depth, tries)
-            if found is None and (depth or next(tries, None) is None):  # it may be for the limits, not the text
+            if found is None and (
+                depth or next(tries, None) is None
+            ):  # it may be for the limits, not the text
                 self._failed.add(text)
                 return None
             if len(self._known) >= _MOST_KEPT:
