@@ -39,7 +39,7 @@ def lines(block: Block) -> list[str]:
         return [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
     joined = re.sub(r"\\\n\s*", "", block.text)
     if re.search(r"^for .*\bdo\b", joined, re.MULTILINE):
-        return [joined]
+        return ["\n".join(re.sub(r"\s+# .*", "", line) for line in joined.splitlines())]
     return [text for line in joined.splitlines() if (text := without_comment(line))]
 
 

@@ -158,3 +158,11 @@ def test_pages_have_their_commands_found() -> None:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/zh/howto").glob("*.md")), ids=lambda page: page.stem)
 def test_chinese_guide_types_the_commands_of_the_english_one(page: Path) -> None:
     assert commands(page) == commands(ROOT / "docs/howto" / page.name)
+
+
+def test_every_guide_is_there_in_chinese() -> None:
+    english, chinese = (
+        {page.name for page in (ROOT / part).glob("*.md")} for part in ("docs/howto", "docs/zh/howto")
+    )
+
+    assert chinese == english

@@ -11,13 +11,19 @@ from diag.engine.replay import replay_text
 from diag.model import Confidence
 from diag.outputs.report import report
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "pasted-lines.md"
-ROWS = re.findall(r"^\| `(.+?)` \| `([a-z-]+)`(?: \((\w+)\))? \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "howto" / "pasted-lines.md"
+_ROW = re.compile(r"^\| `(.+?)` \| `([a-z-]+)`(?: \((\w+)\))? \| .+ \|$", re.MULTILINE)
+ROWS = _ROW.findall(PAGE.read_text())
 
 
 def test_page_has_at_least_twenty_lines() -> None:
     assert len(ROWS) >= 20
     assert len(ROWS) == PAGE.read_text().count("\n| ") - 2  # heads and rule
+
+
+def test_chinese_page_has_the_same_lines_and_findings() -> None:
+    assert _ROW.findall((DOCS / "zh" / "howto" / "pasted-lines.md").read_text()) == ROWS
 
 
 @pytest.mark.parametrize(("line", "finding", "cause"), ROWS, ids=[row[0][:40] for row in ROWS])
