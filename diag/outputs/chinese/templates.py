@@ -196,6 +196,9 @@ class Catalogue:
 
         bare = _bare(text)
         stop = "。" if len(bare) < len(text) else ""
+        if self._beyond is not None and _lowered(bare) in self._beyond.templates:  # word for word
+            found = self._beyond.translate(bare)
+            return found if found is None else found + stop
         for mark, own in _BORDERS:
             parts = list(split(bare, mark))
             if len(parts) > 1:

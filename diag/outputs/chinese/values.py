@@ -22,11 +22,18 @@ class Kind:
     open_ended: bool = False  # where it ends follows from what comes after it
 
 
+_ONE = {"a rank": "某个 rank", "a process": "某个进程"}  # of an excerpt that does not tell which
+
+
 def _ranks(text: str) -> str:
     """
     >>> _ranks("Ranks 0-2, 7"), _ranks("rank 3 (pid 81)"), _ranks("all 8 ranks seen"), _ranks("the job")
     ('rank 0-2, 7', 'rank 3 (pid 81)', '已看到的全部 8 个 rank', '任务')
+    >>> _ranks("A rank"), _ranks("a process")
+    ('某个 rank', '某个进程')
     """
+    if text.lower() in _ONE:
+        return _ONE[text.lower()]
     if text.lower() in ("the job", "the only rank seen"):
         return "任务" if "job" in text else "唯一看到的 rank"
     if text.startswith(("all ", "All ")):
@@ -220,7 +227,8 @@ LOOSE = Kind(r".*", open_ended=True)  # in Chinese where it has any; may be empt
 _AT = r"[\w.<>]+(?: \((?:from [^(),]+, )?[^()]+\))?"
 _CODE = r"[\w.<>]+ \((?:from [^(),]+, )?[^()]+\)"
 _RANKS = Kind(
-    rf"(?:[Rr]anks?|[Nn]odes?) {_LIST}{_PID}|[Tt]he job|[Tt]he only rank seen|[Aa]ll \d+ ranks seen", _ranks
+    rf"(?:[Rr]anks?|[Nn]odes?) {_LIST}{_PID}|[Tt]he job|[Aa] rank|[Aa] process|[Tt]he only rank seen|[Aa]ll \d+ ranks seen",
+    _ranks,
 )
 _CHILD = (
     r" (?:from DataLoader worker pid|for its child process|whose writer is pid) \d+"
