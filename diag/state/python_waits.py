@@ -28,6 +28,7 @@ _WAITS = (
     ("semaphore", "threading.py", "Semaphore.acquire Semaphore.__enter__"),
     ("condition", "threading.py", "Condition.wait Condition.wait_for"),
     ("process_lock", "multiprocessing/synchronize.py", "__enter__"),
+    ("rpc_answer", "torch/distributed/rpc/api.py", "rpc_sync"),  # torch 1.8-2.13
     ("process_event", "multiprocessing/synchronize.py", "wait wait_for"),
 )  # fmt: skip
 # Around what a task of a pool of threads calls, and where one of its threads waits for a task.
@@ -55,10 +56,10 @@ def python_wait(thread: ThreadStack) -> PythonWait | None:
     found: tuple[str, int] | None = None
     for at in range(len(thread.frames) - 1, -1, -1):
         frame = thread.frames[at]
-        if package_of(frame.file) or frame in own_frames((frame,)):
-            break
         if kind := _kind(frame):
             found = kind, at
+        elif package_of(frame.file) or frame in own_frames((frame,)):
+            break
     if found is None:
         return None
     kind, at = found

@@ -442,6 +442,25 @@ def test_rpc_thread_that_is_taken_for_the_one_that_trains_is_one_of_the_taken() 
     assert hang.cause == "rpc_threads_are_taken" and "both threads that run calls" in hang.summary
 
 
+ASKS = (
+    "_run_function torch/distributed/rpc/internal.py:209",
+    "row /app/tables.py:27",
+    "_require_initialized.<locals>.wrapper torch/distributed/rpc/api.py:93",
+    "rpc_sync torch/distributed/rpc/api.py:829",
+)
+
+
+def test_rpc_threads_that_ask_other_ranks_in_turn_wait_for_no_lock_of_each_others() -> None:
+    main = (*TRAIN, "fetch /app/tables.py:35", *ASKS[2:])
+    taken = [Thread(ONE, "pt_thread_pool", ASKS), Thread(TWO, "pt_thread_pool", ASKS)]
+
+    hang = Job(main, threads=taken).told()
+    idle = Job(main, threads=[taken[0], Bare(TWO, "pt_thread_pool", ())]).told()
+
+    assert hang.cause == "rpc_threads_are_taken" and "wait in rpc_sync, in row" in hang.summary
+    assert idle.cause not in ("rpc_threads_are_taken", "threads_wait_for_each_other")
+
+
 @pytest.mark.parametrize(
     "other",
     [

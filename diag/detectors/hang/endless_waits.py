@@ -113,7 +113,8 @@ def _pool_waits_for_itself(scene: Scene) -> Endless | None:
 
 def _rpc_threads_are_taken(scene: Scene) -> Endless | None:
     """Of a rank that runs calls of others (torch.distributed.rpc): all threads that do are in calls that wait for a word of
-    another call. Its main thread only serves, or waits for the end."""
+    another call; or for the answer to one that they made, where its main thread does so too. Else that one only serves,
+    or waits for the end."""
     if scene.process.pid != scene.rank.placement.pid:
         return None
     taken = [
@@ -121,9 +122,8 @@ def _rpc_threads_are_taken(scene: Scene) -> Endless | None:
         for tid, thread in scene.threads.items()
         if any(one.function == _RPC[0] and one.file.endswith(_RPC[1]) for one in thread.frames)
     ]
-    waits = [scene.waits.get(tid) for tid in taken]
     threads = [thread for tid in taken if (thread := scene.process.thread(tid)) is not None]
-    if not taken or len(threads) < len(taken) or any(one is None or one.kind not in NOBODY for one in waits):
+    if not taken or len(threads) < len(taken) or not all(_waits_for_a_call(scene, tid) for tid in taken):
         return None
     if any(one.wait.kind != "condition" or one.wait.timed or not one.same for one in threads):
         return None
@@ -138,6 +138,12 @@ def _rpc_threads_are_taken(scene: Scene) -> Endless | None:
         f"{_most(places)}, and none is left to run a call that would end that"
     )
     return Endless("rpc_threads_are_taken", words, chain=False, tids=tuple(taken))
+
+
+def _waits_for_a_call(scene: Scene, tid: int) -> bool:
+    wait, main = scene.waits.get(tid), scene.wait
+    asks = main is not None and main.kind == "rpc_answer"
+    return wait is not None and (wait.kind in NOBODY or (asks and wait.kind == "rpc_answer"))
 
 
 def _most(places: Counter[str]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from diag.detectors.memory.stall import waits_for
-from diag.model.observations import StackSample
+from diag.model.observations import StackSample, ThreadStack
 from diag.model.observations.waits import ThreadWait
 from diag.state.idle import is_idle_child
+from diag.state.python_waits import python_wait
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import Activity, Reading, is_in_lock, read_stack
 
@@ -185,19 +186,28 @@ def _holds_gil_idle(rank: RankView) -> bool:
 
 def _deadlocked_threads(rank: RankView) -> bool:
     """The thread that trains and another thread of the user's both wait on a futex, in code that is no known idle
-    loop. A wait in join, Event or Queue is for somebody who comes, not for who holds a lock."""
+    loop. A wait in join, Event or Queue is for somebody who comes, not for who holds a lock; so is one for another
+    rank's answer."""
     judged = rank.judged
     if rank.stack is None or judged is None or is_in_lock(judged) or not _on_a_futex(rank, judged.thread_id):
+        return False
+    if _asks_another_rank(judged):
         return False
     return any(
         thread not in (judged, rank.stack.main)
         and _may_hold_a_lock(thread.name)
         and _may_be_in_a_lock(rank, thread.thread_id)
         and read_stack(thread).activity is Activity.OTHER
+        and not _asks_another_rank(thread)
         and len(thread.frames) > 2
         and not _idle_loop(thread.frames[-1].function, thread.frames[-1].file)
         for thread in rank.stack.threads
     )
+
+
+def _asks_another_rank(thread: ThreadStack) -> bool:
+    wait = python_wait(thread)
+    return wait is not None and wait.kind == "rpc_answer"
 
 
 def _on_a_futex(rank: RankView, tid: int) -> bool:
