@@ -165,7 +165,10 @@ def joined_before_drained(scene: Scene) -> Endless | None:
     process, feeder = feeders[0]
     if not feeder.same or feeder.wait.kind != "pipe_write" or feeder.wait.pids != {joins.process.pid}:
         return None
-    pid, name = scene.process.pid, f"thread {feeder.name} (tid {feeder.tid})"
+    pid, sample = scene.process.pid, scene.rank.sample(process.pid)
+    threads = sample.threads if sample is not None else ()
+    own = next((one.name for one in threads if one.thread_id == feeder.tid), "")
+    name = f"thread {own or feeder.name} (tid {feeder.tid})"
     waits = f"waits in {scene.at(scene.last.thread.tid)} for room in a full queue, and its {name}"
     if not puts:
         waits = (
