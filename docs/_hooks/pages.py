@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import api
@@ -14,6 +15,13 @@ from mkdocs.structure.pages import Page
 from repository import ROOT, mounted, with_site_links
 
 from diag.outputs import manual
+
+_BOOST = 3
+
+
+@cache
+def _findings() -> frozenset[str]:
+    return frozenset(name for lang in manual.LANGUAGES for name in catalogue.pages(lang))
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -42,6 +50,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    if (
+        page.file.src_uri in _findings()
+    ):  # who searches has a trouble: its page comes before guides that name it
+        page.meta["search"] = {"boost": _BOOST}
     return as_python_markdown(with_site_links(markdown, page.file.src_uri))
 
 
