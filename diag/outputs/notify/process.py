@@ -153,7 +153,7 @@ class Notifier:
         try:
             work.put_nowait(item)
         except queue.Full:
-            self._say("too much waits to be told: one is left out")
+            self._say("too many messages wait to be sent: one is left out")
 
     # -- telling it ---------------------------------------------------------------------------------------
 
