@@ -9,11 +9,8 @@ from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.sources import waits
 
-_SECONDS, _LONGEST_SECONDS, _GROWTH = (
-    5.0,
-    60.0,
-    1.5,
-)  # a command may convert for hours what its ranks have made
+# A command may convert for hours what its ranks have made: it is looked at less and less often.
+_SECONDS, _LONGEST_SECONDS, _GROWTH = 5.0, 60.0, 1.5
 
 
 class OutlivingSampler(NodeSampler):
