@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("diag.cli.doctor", "check machine, limits and environment before the run"),
     "estimate": ("diag.cli.estimate", "GPU and host memory that CMD will need, the save included"),
     "notify": ("diag.cli.notify", "send a test message to where `diag run --notify` will write"),
+    "mcp": ("diag.cli.mcp", "a server by which agents ask what diag knows of a run"),
     "rules": ("diag.cli.rules", "test and list the rules for lines of logs"),
     "explain": ("diag.cli.explain", "the manual page of a finding"),
     "completion": ("diag.cli.completion", "the script by which your shell completes diag's commands"),

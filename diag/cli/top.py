@@ -113,7 +113,7 @@ def _source(args: argparse.Namespace) -> Source:
     from diag.cli.tui.live import Live
 
     if args.paths:
-        if len(args.paths) > 1 or not _lives(args.paths[0]):
+        if len(args.paths) > 1 or not lives(args.paths[0]):
             from diag.cli.tui.source import Recorded
 
             evidence = Recorded(args.paths)
@@ -126,7 +126,8 @@ def _source(args: argparse.Namespace) -> Source:
     return Live(*endpoint(args))
 
 
-def _lives(path: Path) -> bool:
+def lives(path: Path) -> bool:
+    """A run directory whose run lives on this machine, and can be asked."""
     from diag.launch.runs import is_alive, is_ours, read_run
 
     try:

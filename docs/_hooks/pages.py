@@ -8,6 +8,7 @@ from typing import Any
 
 import api
 import catalogue
+import llms
 from flavour import as_python_markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -43,6 +44,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     made = {name: text for lang in manual.LANGUAGES for name, text in catalogue.pages(lang).items()}
     made |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in mounted().items()}
     made["reference/http-api.md"] = api.page()
+    made["llms.txt"] = llms.text(config.nav or [], config.site_description or "")
     made["reference/openapi.json"] = json.dumps(api.openapi(), indent=1, ensure_ascii=False)
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))

@@ -21,6 +21,7 @@ NOT_RUN = {
     "diag dump": "needs a job; the tutorial's is run",
     "diag flame": "needs a job; the tutorial's is run",
     "diag top": "needs a job; tests/top has one",
+    "diag mcp --http": "serves until a signal; tests/agents has one",
     "diag notify": "sends to the reader's own services; tests/notify has some",
     "mkdir": "makes the reader's own file of addresses",
     "touch": "makes the reader's own file of addresses",

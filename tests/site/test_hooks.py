@@ -25,7 +25,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Mod
     return module
 
 
-@pytest.mark.parametrize("hook", ["flavour", "api"], indirect=True)
+@pytest.mark.parametrize("hook", ["flavour", "api", "llms"], indirect=True)
 def test_examples_in_docstrings_hold(hook: ModuleType) -> None:
     result = doctest.testmod(hook)
 

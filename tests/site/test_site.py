@@ -151,3 +151,13 @@ def test_search_knows_every_page_and_takes_no_chinese_for_punctuation(site: Path
     assert pages - found == set()
     assert "trimmer" not in index["config"]["pipeline"]
     assert "\\u4e00" in index["config"]["separator"]
+
+
+def test_llms_txt_leads_agents_to_pages_that_there_are(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+
+    assert text.startswith("# diag\n\n> ")
+    assert len(links) > 40 and len(set(links)) == len(links)
+    assert [link for link in links if not (site / link).is_file()] == []
+    assert "howto/agents.html" in links
