@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from repository import ROOT
 
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _LEFT_OUT = (
     "zh/",
     "findings/",
@@ -64,6 +66,6 @@ def heading(markdown: str) -> tuple[str, str]:
         title = head.removeprefix("# ") if is_title else title
         block = after.strip() if is_title else part.strip()
         if title and block and block[0] not in "#|`<!-":
-            paragraph = " ".join(block.split())
+            paragraph = _LINK.sub(r"\1", " ".join(block.split()))
             break
     return title, paragraph.partition(". ")[0].rstrip(".:") + "." if paragraph else ""
