@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,13 @@ def of_text(text: str, path: Path) -> list[Finding]:
     return engine.active()
 
 
-def decisive() -> Iterator[tuple[Rule, str]]:
+@cache
+def decisive() -> tuple[tuple[Rule, str], ...]:
     """Each root rule with the line of each of its examples that it is for."""
+    return tuple(_decisive())
+
+
+def _decisive() -> Iterator[tuple[Rule, str]]:
     rules = packaged()
     for rule in rules.rules:
         if rule.role != "root" or rule.also or rule.count > 1:
@@ -67,7 +73,9 @@ def decisive() -> Iterator[tuple[Rule, str]]:
 @pytest.mark.parametrize("form", FORMS)
 def test_line_alone_names_what_the_whole_log_would(form: str, tmp_path: Path) -> None:
     unnamed = []
-    for rule, line in decisive():
+    # What stands before a line has nothing to do with which line it is: each line in a quarter of the forms, and as it is.
+    part = slice(None) if form == "as it was printed" else slice(list(FORMS).index(form) % 4, None, 4)
+    for rule, line in decisive()[part]:
         found = of_text(FORMS[form](line) + "\n", tmp_path / "excerpt.log")
         names = {finding.rule for finding in found[:1]} | {finding.id for finding in found[:1]}
         if names.isdisjoint({rule.id, rule.finding, SAID_BY_OTHERS.get(rule.id)}):

@@ -52,7 +52,7 @@ def test_torn_memory_never_raises_loops_or_takes_long(python: str, monkeypatch: 
     with Target(ZOO, plain_env(), python=python) as rank:
         monkeypatch.setattr(memory.os, "pread", torn)
         found: Counter[str] = Counter()
-        for _ in range(400):
+        for _ in range(150):
             stacks, began = remote_stack.RemoteStacks(), time.monotonic()
             for _ in range(2):
                 payload = stacks.dump(rank.pid, 1.0)
@@ -62,7 +62,7 @@ def test_torn_memory_never_raises_loops_or_takes_long(python: str, monkeypatch: 
             stacks.close()
     # then every reading is a stack or a word for why not
     assert set(found) <= {"read", *remote_stack.FAILURES}
-    assert found["read"] > 400 and len(found) > 1
+    assert found["read"] > 150 and len(found) > 1
 
 
 def test_reading_is_bounded_in_calls_bytes_and_time() -> None:
