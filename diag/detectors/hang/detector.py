@@ -24,6 +24,7 @@ from diag.detectors.hang.lock_circles import with_lock_circle
 from diag.detectors.hang.lock_files import with_lock_file
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
+from diag.detectors.hang.origins import with_origin
 from diag.detectors.hang.outlived import outlived_ranks
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
@@ -266,6 +267,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
+    verdict = with_origin(verdict, job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
