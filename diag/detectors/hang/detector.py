@@ -11,6 +11,7 @@ from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_res
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
+from diag.detectors.hang.counterparts import with_counterpart
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
@@ -267,7 +268,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_origin(verdict, job)
+    verdict = with_counterpart(with_origin(verdict, job), job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
