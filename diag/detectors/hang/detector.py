@@ -29,6 +29,7 @@ from diag.detectors.hang.origins import with_origin
 from diag.detectors.hang.outlived import outlived_ranks
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
+from diag.detectors.hang.peer_lines import with_peer_lines
 from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
@@ -268,7 +269,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_counterpart(with_origin(verdict, job), job)
+    verdict = with_peer_lines(with_counterpart(with_origin(verdict, job), job), job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
