@@ -11,7 +11,6 @@ from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_res
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
-from diag.detectors.hang.counterparts import with_counterpart
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
@@ -25,11 +24,9 @@ from diag.detectors.hang.lock_circles import with_lock_circle
 from diag.detectors.hang.lock_files import with_lock_file
 from diag.detectors.hang.messages import advice_for, describe
 from diag.detectors.hang.moment import began_still, proven, unproven, with_unseen
-from diag.detectors.hang.origins import with_origin
 from diag.detectors.hang.outlived import outlived_ranks
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
-from diag.detectors.hang.peer_lines import with_peer_lines
 from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
@@ -44,6 +41,7 @@ from diag.detectors.hang.silence import (
     silent_since,
 )
 from diag.detectors.hang.store_keys import with_store_keys
+from diag.detectors.hang.text_causes import with_text
 from diag.detectors.hang.time_limits import with_deadline, with_known_end
 from diag.detectors.hang.unordered_calls import with_unordered_calls
 from diag.detectors.hang.variables import with_variables
@@ -268,8 +266,7 @@ def judge(
     verdict = with_unordered_calls(with_calls_of_rpc(with_tasks(verdict, job), job), job)
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
-    verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_peer_lines(with_counterpart(with_origin(verdict, job), job), job)
+    verdict = with_text(with_lock_file(with_variables(with_program_lines(verdict, job), job), job), job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:
