@@ -76,6 +76,20 @@ def test_process_that_may_not_be_read_is_not_checked_once() -> None:
     assert [record.payload["failed"] for record in records] == ["denied"]
 
 
+def test_variables_of_a_process_that_it_waits_for_are_told_too_unless_its_pid_is_another_ones_by_now() -> (
+    None
+):
+    with Target(program(), plain_env()) as target, Target(program(), plain_env()) as other:
+        sampler, records = beside(target.pid)
+        found = read_process(other.pid)
+        assert found is not None
+        for ticks in (found.ticks - 1, found.ticks):
+            sampler.rank.strangers = ((other.pid, ticks),)
+            sampler.sample()
+
+    assert [record.payload["pid"] for record in records] == [target.pid, other.pid]
+
+
 def test_reading_costs_no_stop_and_little_time() -> None:
     with Target(program(), plain_env()) as target:
         sampler, _ = beside(target.pid)

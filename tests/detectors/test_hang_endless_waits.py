@@ -13,6 +13,7 @@ from diag.model.observations import (
     FrameVariables,
     ProgramPlace,
     ProgramRead,
+    Statement,
     ThreadStack,
     Variable,
     VariablesRead,
@@ -100,6 +101,7 @@ class Job:
     ended: tuple[int, ...] = ()
     object: int = 0
     text: Sequence[ProgramPlace] = field(default_factory=list)
+    statements: Sequence[Statement] = ()
     left: Sequence[str] = ()  # names of threads that were there before
     kept: Mapping[str, str] = field(default_factory=dict)  # variables of the main thread's own line
 
@@ -134,7 +136,7 @@ class Job:
                 place = own_line.function, own_line.file, own_line.line
                 story.tell(VariablesRead(1, RANK, (FrameVariables(RANK, *place, False, values),)))
             if at == 2 and self.text:
-                story.tell(ProgramRead(1, RANK, tuple(self.text)))
+                story.tell(ProgramRead(1, RANK, tuple(self.text), tuple(self.statements)))
             story.wait(2.0)
         return story.hang()
 

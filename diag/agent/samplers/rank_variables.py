@@ -23,6 +23,7 @@ _UNSUSPECTED_SECONDS = 3600.0  # until the hub orders otherwise
 _MOST_OWN = 8  # frames of a thread, the innermost
 _MOST_CALLED = 4  # through which a call of the program goes: wrappers, and what it meant
 _MOST_CHILDREN = 4
+_MOST_STRANGERS = 2
 _DEADLINE = 0.5
 
 
@@ -70,7 +71,13 @@ class VariableSampler(RankSampler):
             payload = self._memory.variables(pid, choose, variables.REDACT, _DEADLINE, parent_pid=rank.pid)
             if "failed" not in payload:
                 self._report(pid, payload, began)
-        self._memory.keep_only({rank.pid, *(pid for pid, _ in children)})
+        strangers = rank.strangers[:_MOST_STRANGERS]  # none of the job's, which it waits for
+        for pid, ticks in strangers:
+            began = time.monotonic()
+            payload = self._memory.variables(pid, choose, variables.REDACT, _DEADLINE, parent_pid=rank.pid)
+            if "failed" not in payload and is_alive(pid, ticks):
+                self._report(pid, payload, began)
+        self._memory.keep_only({rank.pid, *(pid for pid, _ in (*children, *strangers))})
         return ""
 
     def _report(self, pid: int, payload: Payload, began: float, paths: Sequence[str] = ()) -> None:

@@ -41,6 +41,7 @@ from diag.detectors.hang.silence import (
     silent_since,
 )
 from diag.detectors.hang.store_keys import with_store_keys
+from diag.detectors.hang.text_causes import with_text
 from diag.detectors.hang.time_limits import with_deadline, with_known_end
 from diag.detectors.hang.unordered_calls import with_unordered_calls
 from diag.detectors.hang.variables import with_variables
@@ -265,7 +266,7 @@ def judge(
     verdict = with_unordered_calls(with_calls_of_rpc(with_tasks(verdict, job), job), job)
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
-    verdict = with_lock_file(with_variables(with_program_lines(verdict, job), job), job)
+    verdict = with_text(with_lock_file(with_variables(with_program_lines(verdict, job), job), job), job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
     verdict = with_ended_ranks(verdict, job)
     if busy and verdict.klass not in _ELSEWHERE:

@@ -63,7 +63,8 @@ def claim(verdict: Verdict, job: JobView, now: float) -> str:
 def advice_for(verdict: Verdict, job: JobView) -> str:
     """What to do; of others only where any are seen to wait."""
     entry = entry_of(verdict.reason.kind if verdict.reason is not None else verdict.cause)
-    return filled((entry.others if anybody_waits(verdict, job) else entry.alone).advice, verdict, job)
+    advice = filled((entry.others if anybody_waits(verdict, job) else entry.alone).advice, verdict, job)
+    return f"{verdict.origin} {advice}" if verdict.origin else advice
 
 
 def _subject(verdict: Verdict, job: JobView) -> str:

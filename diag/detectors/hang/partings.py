@@ -39,6 +39,8 @@ class Parting:
     others: tuple[int, ...]
     for_good: bool
     kind: str = ""
+    place: ProgramPlace | None = None  # in which the heads of what decided are
+    heads: tuple[int, ...] = ()
 
 
 def path_of(thread: ThreadStack | None) -> list[Frame]:
@@ -77,6 +79,7 @@ def parting(
         _left_out(us, them, cwd) if in_order and not _may_end_early(us, them, cwd) else None,
         _left_loop(us, them, job) if level else None,
         _left_loop(them, us, job) if level else None,
+        _further_in(us, them, job),
         _under(us, them, cwd, for_good=in_calls),
     ]
     if in_calls:
@@ -213,9 +216,17 @@ def _left_loop(one: _Side, other: _Side, job: JobView) -> Parting | None:
     place, cwd = other.path[0], job.run.cwd
     inside = other.verb("still [is|are]")
     left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
+    decided = place, _deciding(place, loop)
     if left_out := _round_left_out(one, other, loop, job):
-        return Parting(f"{left}; {left_out}", one.ranks, other.ranks, True, "round")
-    return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True, "loop")
+        return Parting(f"{left}; {left_out}", one.ranks, other.ranks, True, "round", *decided)
+    return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True, "loop", *decided)
+
+
+def _deciding(place: ProgramPlace, loop: Block) -> tuple[int, ...]:
+    """What a `with` chooses within the loop (to exchange gradients or not), the ways past the call and out of it, and its head."""
+    inside = [block.line for block in place.around if block.kind == "with" and block.line > loop.line]
+    ways = [leave.under.line for leave in place.leaves if loop.line < leave.line <= loop.last]
+    return (*inside, *ways, loop.line)
 
 
 def _round_left_out(one: _Side, other: _Side, loop: Block, job: JobView) -> str:
@@ -248,22 +259,47 @@ def _under(one: _Side, other: _Side, cwd: str, *, for_good: bool) -> Parting | N
     text = f"{one.verb('[is|are]')} under {head}"
     if for_good:
         text += f", where {other.verb('[is|are]')} not"
-    return Parting(text, one.ranks, other.ranks, for_good, _kind(block, one.path[0], other.path[0]))
+    kind = _kind(block, one.path[0], other.path[0])
+    return Parting(text, one.ranks, other.ranks, for_good, kind, one.path[0], (block.line,))
+
+
+def _further_in(one: _Side, other: _Side, job: JobView) -> Parting | None:
+    """Below a condition that asks only for the round, which the other, further on, has been under in that round as well: the
+    condition in a function called there by which it came past."""
+    block = _not_around(one.path[0], other.path[0])
+    if block is None or block.kind != "if":
+        return None
+    shared = {loop.line for loop in other.path[0].around}
+    counters = {counter_of(loop) for loop in one.path[0].around if loop.line in shared} - {""}
+    here, there = (_counters(side, [*counters], job) for side in (one, other))
+    read = {*_NAME.findall(block.text)} - _KEYWORDS
+    if not read or not read <= here.keys() & there.keys():
+        return None
+    if not any(int(there[name]) > int(here[name]) for name in read):
+        return None
+    return _came_past(one, other, one.path[1:], job.run.cwd)
 
 
 def _deeper(one: _Side, other: _Side, cwd: str) -> Parting | None:
     """In a function that the other has come through. Of a loop there, nobody is to say who was to go round once more."""
     if other.path[0].line <= one.path[0].line:
         return None
-    blocks = ((place, block) for place in one.path[1:] for block in reversed(place.around))
+    return _came_past(one, other, one.path[1:], cwd)
+
+
+def _came_past(one: _Side, other: _Side, path: Sequence[ProgramPlace], cwd: str) -> Parting | None:
+    blocks = ((place, block) for place in path for block in reversed(place.around))
     for place, block in blocks:
         head = head_of(block, place.file, cwd)
         if block.is_loop:
             left = f"{other.verb('[has|have]')} left the loop {head}, in which {one.verb('still [is|are]')}"
-            return Parting(left + ways_out(place, block, cwd), (), (), True)
+            return Parting(
+                left + ways_out(place, block, cwd), (), (), True, "", place, _deciding(place, block)
+            )
         if block.kind in _CONDITIONS:
             text = f"{one.verb('[is|are]')} under {head}, which {other.verb('[has|have]')} passed by"
-            return Parting(text, one.ranks, other.ranks, True, _kind(block, place, other.path[0]))
+            kind = _kind(block, place, other.path[0])
+            return Parting(text, one.ranks, other.ranks, True, kind, place, (block.line,))
     return None
 
 

@@ -24,7 +24,7 @@ from diag.detectors.hang.reasons import (
     search_of,
     tries_again,
 )
-from diag.detectors.hang.verdict import Note, Reason, Verdict, others
+from diag.detectors.hang.verdict import Asked, Note, Reason, Verdict, others
 from diag.detectors.hang.wait_text import format_locked
 from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
 from diag.state.program import Program
@@ -94,7 +94,8 @@ def with_program_lines(verdict: Verdict, job: JobView) -> Verdict:
         parted = parting(rank, everybody[1:], job, in_calls=in_calls, skipped=skipped, in_order=in_order)
     if parted is not None and (verdict.cause != "waits_for_key" or parted.kind in ("loop", "round")):
         clauses.append(parted.text)
-        verdict = _apart(replace(verdict, parted=parted.for_good), parted)
+        asked = Asked(parted.place, parted.heads) if parted.place is not None else None
+        verdict = _apart(replace(verdict, parted=parted.for_good, asked=asked), parted)
     elif skipped and waits_in_backward(verdict, job) and has_passed(rank, verdict.waiting, job):
         verdict = replace(verdict, cause="gradient_left_out")
     bare = verdict.is_of("place") or verdict.cause in _BARE

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from diag.detectors.hang.partings import OF_RANK, counter_of, head_of, path_of
@@ -37,19 +37,38 @@ _LARGEST = 1 << 53
 def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
     """ "`for i in range(n):` (train.py:7) has 40 rounds on rank 0 and 38 on rank 1"; empty where they do not differ, or
     that is not known."""
-    found = verdict.collectives
-    if verdict.cause not in _LEVEL or (found and found.circle and same_branch(found.circle, job)):
-        return ""
-    ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
-    loops = [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
+    ranks, loops = _loops(verdict, job)
     cwd = job.run.cwd
-    for _, frame, place, loop in loops:
-        counts = _counts(loop, frame, ranks, job)
-        if 1 < len(counts) <= _MOST_NUMBERS:
-            return f"{head_of(loop, place.file, cwd)} has {_numbers(counts)}{_made(loop, place, cwd)}"
+    for _, place, loop, counts in _unlike(ranks, loops, job):
+        return f"{head_of(loop, place.file, cwd)} has {_numbers(counts)}{_made(loop, place, cwd)}"
     if verdict.cause == "messages_do_not_match":
         return _of_messages(loops, job)
     return _counters(loops, ranks, job) if verdict.cause == "left_the_loop" else ""
+
+
+def loop_that_differs(verdict: Verdict, job: JobView) -> tuple[ProgramPlace, Block] | None:
+    """The loop, and a place in its function."""
+    ranks, loops = _loops(verdict, job)
+    return next(((place, loop) for _, place, loop, _ in _unlike(ranks, loops, job)), None)
+
+
+def _loops(
+    verdict: Verdict, job: JobView
+) -> tuple[list[RankView], list[tuple[RankView, Frame, ProgramPlace, Block]]]:
+    found = verdict.collectives
+    if verdict.cause not in _LEVEL or (found and found.circle and same_branch(found.circle, job)):
+        return [], []
+    ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
+    return ranks, [(rank, *where) for rank in ranks if (where := _loop_of(rank, job)) is not None]
+
+
+def _unlike(
+    ranks: Sequence[RankView], loops: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], job: JobView
+) -> Iterator[tuple[RankView, ProgramPlace, Block, dict[int, list[int]]]]:
+    for rank, frame, place, loop in loops:
+        counts = _counts(loop, frame, ranks, job)
+        if 1 < len(counts) <= _MOST_NUMBERS:
+            yield rank, place, loop, counts
 
 
 def with_miscounted(verdict: Verdict, job: JobView) -> Verdict:

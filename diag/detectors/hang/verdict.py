@@ -8,6 +8,7 @@ from typing import Any
 
 from diag.detectors.hang.catalogue import entry_of
 from diag.model import Confidence, Ground, numbered
+from diag.model.observations import ProgramPlace
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.state.wait_chain import Chain
@@ -37,6 +38,14 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The heads, by their lines, of the conditions or loops at which ranks came apart."""
+
+    place: ProgramPlace
+    heads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Who holds the job up. `culprits` is empty for a symmetric hang; `cause` is one of a fixed set within the
     class.
@@ -61,6 +70,8 @@ class Verdict:
     reason: Reason | None = None  # why what it is at does not end
     apart: str = ""  # the variable that is not the same on all ranks
     parted: bool = False  # where ranks came apart is in `words`, by the program's text
+    asked: Asked | None = None  # and what decided there
+    origin: str = ""  # what is to be done about where the values come from that did
     by_kernel: bool = False  # and that is the cause
     busy: bool = False  # the culprits compute, while the others wait for them
     subject: str = ""  # what the sentence begins with, where no rank runs

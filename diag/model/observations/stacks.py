@@ -116,11 +116,46 @@ class Meaning:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A statement by which a value comes about. `kind`: value (`name` is `text`), item (one of `text`, in a `for`), changes (the
+    statement `text` changes it), given (`text` gives it to an object that has `name`), returns (what the function called
+    `name` gives), parameter (the number of an argument, `text`), or also (`text` draws from the same generator).
+
+    `own`: in the function of the place itself. `guard`: the condition under which it is come to, or where it `passes` that
+    one goes past it; `filters`: the expression that leaves out what does not meet a condition.
+    """
+
+    kind: str
+    name: str
+    text: str
+    file: str
+    line: int
+    own: bool = False
+    guard: str = ""
+    guard_line: int = 0
+    passes: bool = False
+    filters: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from that the statement at the line `head` asks for, from there on: the last link, or where there is
+    none the head itself, need not come to the same on all ranks. `kind`: why (`origin_kinds.KINDS`). `argument`: of the call
+    there, what is given to it: "run:2", "run:seed"."""
+
+    head: int
+    kind: str
+    links: tuple[Link, ...] = ()
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramPlace:
     """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
     it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
     calls `wait` of, as far as names in the same file show. `awaited`: the key that it asks a store for, if what it asks is
-    one, with {expressions} in place of values. `own_loop`: of the head of a `while`, which is run in each round, that loop."""
+    one, with {expressions} in place of values. `own_loop`: of the head of a `while`, which is run in each round, that loop.
+    `origins`: of the heads around it, of those of the ways past it, and of the statement itself."""
 
     file: str
     line: int
@@ -132,6 +167,7 @@ class ProgramPlace:
     made: str = ""
     awaited: str = ""
     own_loop: Block | None = None
+    origins: tuple[Origin, ...] = ()
 
     @property
     def inside(self) -> tuple[Block, ...]:
@@ -144,7 +180,8 @@ class ProgramPlace:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One that nobody need be at: it `sets` the key of a store, `makes_group`, `lets_go` of a message that it begins, or is
+    """One that nobody need be at: it `sets` the key of a store, `makes_group`, `lets_go` of a message that it begins, is one of
+    `messages` (its key is send or receive), `ends_wait` (its key is what it calls of what: "ready.put"), or is
     `in_destructor`: a call of a process group, which is then its key, in `__del__` or in a method that this calls.
 
     `around` and `leaves`: the blocks that it is in, and the ways past it, also those of the only line that calls its

@@ -1,6 +1,6 @@
 """Statements of the program's files of which a rank may wait for one that another rank has to make: that sets a key of a
-store, makes a group, or begins a message and keeps nothing of it; and calls that the interpreter makes when it frees an
-object. And the key that a statement waits for."""
+store, makes a group, begins a message (also where nothing is kept of it), or ends a wait for a queue, lock, event or future;
+and calls that the interpreter makes when it frees an object. And the key that a statement waits for."""
 
 from __future__ import annotations
 
@@ -31,6 +31,15 @@ _COLLECTIVE = re.compile(
     r"(?<![\w.])(?:(?:\w+\.)*(?:dist|distributed|c10d|distributed_c10d)\.)?(?P<own>monitored_barrier|barrier|"
     r"all_(?:reduce|gather|to_all)\w*|broadcast_object_list|reduce_scatter\w*)\(|"
     r"(?<![\w.])(?:\w+\.)*(?:dist|distributed)\.(?P<of_dist>broadcast|reduce|gather\w*|scatter\w*)\("
+)
+# Of queue, threading, multiprocessing, asyncio, concurrent.futures: what ends the wait of somebody else. A `get` with a key is
+# a dict's.
+_ENDS = re.compile(
+    r"(?<![\w.])(?:\w+\.)*(?P<of>\w+)\.(?:(?P<call>put|put_nowait|task_done|release|notify|notify_all|set_result|set_exception)\(|"
+    r"(?P<takes>get|get_nowait)\((?=\)|timeout|block|True|False)|(?P<sets>set)\(\))"
+)
+_MESSAGE = re.compile(
+    r"(?<![\w.])(?:\w+\.)*(?:dist|distributed|c10d)\.(?P<call>i?send|i?recv|send_object_list|recv_object_list)\("
 )
 _DESTRUCTOR = "def __del__("
 _OWN_METHOD = re.compile(r"(?<![\w.])self\.(\w+)\(")
@@ -74,8 +83,14 @@ def _kind_of(one: Line, names: Meanings, at: int) -> tuple[str, str]:
         return "lets_go", ""
     if _SETS.search(one.text):
         key = next(_keys(one.text, _SETTERS, _resolver(names, at), least=2), "")
-        return ("sets", key) if key else ("", "")
-    return "", ""
+        if key:
+            return "sets", key
+    if (found := _MESSAGE.search(one.text)) is not None:
+        return "messages", "send" if "send" in found["call"] else "receive"
+    found = _ENDS.search(one.text)
+    if found is None:
+        return "", ""
+    return "ends_wait", f"{found['of']}.{found['call'] or found['takes'] or found['sets']}"
 
 
 def _in_destructors(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:

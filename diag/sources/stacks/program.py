@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import (
     Block,
     Leave,
+    Link,
     Meaning,
     Observation,
+    Origin,
     ProgramPlace,
     ProgramRead,
     Statement,
@@ -22,6 +24,7 @@ from diag.sources.host.job_files import Files
 from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
 from diag.sources.stacks.elsewhere import awaited_key, statements_of
 from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
+from diag.sources.stacks.origins import MOST_LINKS, MOST_ORIGINS, origins
 from diag.sources.stacks.statements import (
     FUNCTIONS,
     LOOPS,
@@ -66,11 +69,11 @@ def read(files: Files, path: str, wanted: Mapping[int, str], started: float) -> 
         return modules.get(other, ())
 
     names = Meanings(path, lines, module)
-    places = [_place(lines, path, line, function, names) for line, function in sorted(wanted.items())]
     imported = names.modules()
+    places = [_place(lines, path, line, function, names) for line, function in sorted(wanted.items())]
     statements = [one for file in (path, *imported) for one in statements_of(file, texts[file], _around)]
     return {
-        "places": [asdict(place) for place in places if place is not None],
+        "places": [asdict(_with_origins(place, texts)) for place in places if place is not None],
         "statements": [asdict(one) for one in statements],
     }
 
@@ -124,9 +127,22 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
     names = tuple(from_mapping(Meaning, one) for one in sequence(row.get("names"))[:MOST_MEANINGS])
     own = row.get("own_loop")
     head = from_mapping(Block, own) if own is not None else None
+    found = tuple(_origin_of(one) for one in sequence(row.get("origins", ()))[:MOST_ORIGINS])
     return from_mapping(
-        ProgramPlace, row, file=file, around=around, leaves=leaves, names=names, own_loop=head
+        ProgramPlace,
+        row,
+        file=file,
+        around=around,
+        leaves=leaves,
+        names=names,
+        own_loop=head,
+        origins=found,
     )
+
+
+def _origin_of(row: Mapping[str, Any]) -> Origin:
+    links = tuple(from_mapping(Link, one) for one in sequence(row["links"])[:MOST_LINKS])
+    return from_mapping(Origin, row, links=links)
 
 
 # --- one of them, and what is around it
@@ -158,6 +174,11 @@ def _place(
     conditions = [block.text for block in around if block.kind == "while"]
     awaited = awaited_key([lines[at].text, *conditions], names, at)
     return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited, head)
+
+
+def _with_origins(place: ProgramPlace, texts: Mapping[str, str]) -> ProgramPlace:
+    heads = [block.line for block in (*place.inside, *(leave.under for leave in place.leaves))]
+    return replace(place, origins=origins(texts, place.file, heads, place.line))
 
 
 def _around(lines: Sequence[Line], at: int) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:

@@ -1,0 +1,256 @@
+"""Where ranks that came apart have the values from by which they did: the statements that lead from the condition or loop
+shown to one that need not come to the same on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from diag.detectors.hang.partings import OF_RANK, head_of, path_of
+from diag.detectors.hang.rounds import loop_that_differs
+from diag.detectors.hang.verdict import Asked, Verdict
+from diag.model.observations import Frame, Link, Origin, ProgramPlace
+from diag.state.rank_view import RankView
+from diag.state.view import JobView
+from diag.text.units import format_path, format_ranks
+
+# What is said of each kind, and what is to be done. In this order one is taken.
+_SAYS = {
+    "unordered": "a set: one of texts each process has in an order of its own",
+    "hash": "hash() and id() come to another number in each process",
+    "random": "drawn from a generator that the whole process shares",
+    "counted": "",  # its condition is shown
+    "clock": "each rank looks at its clock when it comes there",
+    "data": "a number that each rank has from what it computed itself",
+    "file": "each rank looks for itself, when it comes there",
+    "process": "what each process has of its own",
+    "rank": "",  # the text names the rank
+}
+ADVICE = {
+    "unordered": (
+        "The order of a set of texts is that of their hashes, which each process makes anew: go over `sorted(...)` of it, or "
+        "a list or dict that is filled in the same order everywhere."
+    ),
+    "hash": "Use a digest that is the same everywhere (hashlib, zlib.crc32), or let one rank choose and broadcast it.",
+    "random": (
+        "What all ranks must draw alike needs a generator of its own (`random.Random(seed)`, `generator=`), from which "
+        "nothing else draws: one number more on one rank, and from then on the ranks differ."
+    ),
+    "counted": (
+        "What is counted as shown is not the same on all ranks once the condition there is not: count on every way through "
+        "the loop, or by what all ranks share (the step), or broadcast the decision of the rank that made it."
+    ),
+    "clock": "Let one rank look at its clock and broadcast what it decides.",
+    "data": (
+        "Agree on that number before it decides anything: all_reduce it (a sum, a mean, a MAX), or broadcast the one of rank "
+        "0."
+    ),
+    "file": "Let one rank look, and broadcast what it found, to all in the same step.",
+    "process": "Let one rank read it, and broadcast what it decides.",
+}
+_ADVICE_FILTERED = (
+    "Each rank leaves out what it finds in its own part, so that another number is left: filter before the parts are dealt "
+    "out, or cut all to the smallest number (all_reduce with MIN), or use join()."
+)
+_OF_ORDER = ("unordered", "hash", "random")
+_IN_ORDER = ("groups_in_opposite_order", "calls_differ")
+_OUTWARDS = 2
+_MOST_RANKS = 16
+_MOST_LINKS, _LONGEST = 3, 100
+_CALLERS = 2  # whose arguments are followed
+Values = Mapping[int, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """`head`: of a block of the place asked about. `apart`: the first variable on it that was read and is not the same on all
+    ranks; `alike`: one made no difference."""
+
+    head: int
+    kind: str
+    links: tuple[Link, ...]
+    apart: str = ""
+    alike: bool = False
+
+
+def with_origin(verdict: Verdict, job: JobView) -> Verdict:
+    """As far as the program's text was read."""
+    asked = verdict.asked or _of_rounds(verdict, job) or _of_order(verdict, job)
+    if asked is None:
+        return verdict
+    ways = [way for way in _ways(asked, verdict, job) if not way.alike and _tells(way)]
+    if not verdict.parted and verdict.asked is None and verdict.cause in _IN_ORDER:
+        ways = [way for way in ways if way.kind in _OF_ORDER]
+    if not ways:
+        return verdict
+    order = list(_SAYS)
+    way = min(ways, key=lambda one: (not one.apart, order.index(one.kind), len(one.links)))
+    words = _words(way, asked.place, verdict, job.run.cwd)
+    if not words:
+        return verdict
+    filtered = any(link.filters for link in way.links) and way.kind == "rank"
+    advice = _ADVICE_FILTERED if filtered else ADVICE.get(way.kind, "")
+    return replace(
+        verdict, words=f"{verdict.words.rstrip(',')}{', ' if verdict.words else ''}{words}", origin=advice
+    )
+
+
+# --- of which condition or loop
+
+
+def _of_rounds(verdict: Verdict, job: JobView) -> Asked | None:
+    found = loop_that_differs(verdict, job)
+    return Asked(found[0], (found[1].line,)) if found is not None else None
+
+
+def _of_order(verdict: Verdict, job: JobView) -> Asked | None:
+    """The loops around a line at which all of them are."""
+    ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
+    if verdict.cause not in _IN_ORDER or not ranks:
+        return None
+    paths = [path_of(rank.judged) for rank in ranks]
+    if len({tuple(path) for path in paths}) > 1:
+        return None
+    for frame in reversed(paths[0][-_OUTWARDS:]):
+        place = job.program.at(frame)
+        loops = tuple(one.line for one in place.around if one.kind == "for") if place is not None else ()
+        if place is not None and loops:
+            return Asked(place, loops)
+    return None
+
+
+# --- the ways from there
+
+
+def _ways(asked: Asked, verdict: Verdict, job: JobView) -> Iterator[_Way]:
+    ranks = job.ranks.known(verdict.everyone[:_MOST_RANKS])
+    place = asked.place
+    where = (place.file, place.line, place.function)
+    path = next(
+        (
+            found[: at + 1]
+            for rank in ranks
+            for found in (path_of(rank.judged),)
+            for at, frame in enumerate(found)
+            if (frame.file, frame.line, frame.function) == where
+        ),
+        None,
+    )
+    if path is None:
+        return
+    for head in asked.heads:
+        for one in place.origins:
+            if one.head != head or one.argument:
+                continue
+            way = _judged(head, one, path[-1], ranks, job)
+            if one.kind == "parameter":
+                yield from _of_caller(way, path, ranks, job, _CALLERS)
+            else:
+                yield way
+
+
+def _of_caller(
+    way: _Way, path: Sequence[Frame], ranks: Sequence[RankView], job: JobView, more: int
+) -> Iterator[_Way]:
+    """What the function was called with."""
+    caller = job.program.at(path[-2]) if len(path) > 1 and more else None
+    parameter = way.links[-1]
+    function = path[-1].function.rpartition(".")[2]
+    if caller is None:
+        return
+    for one in caller.origins:
+        if one.argument not in (f"{function}:{parameter.text}", f"{function}:{parameter.name}"):
+            continue
+        outer = _judged(way.head, one, path[-2], ranks, job)
+        passed = replace(parameter, kind="passed", text=caller.text, file=caller.file, line=caller.line)
+        joined = replace(
+            outer,
+            links=(*way.links[:-1], passed, *outer.links),
+            apart=way.apart or outer.apart,
+            alike=way.alike or outer.alike,
+        )
+        if one.kind == "parameter":
+            yield from _of_caller(joined, path[:-1], ranks, job, more - 1)
+        else:
+            yield joined
+
+
+def _judged(head: int, origin: Origin, frame: Frame, ranks: Sequence[RankView], job: JobView) -> _Way:
+    """By the variables of this function."""
+    kind, links = origin.kind, origin.links
+    values: Values = {rank.rank: _values(rank, frame, job) for rank in ranks}
+    apart = ""
+    for link in links:
+        texts = {rank: known[link.name] for rank, known in values.items() if link.name in known}
+        plain = not any(text.startswith("<") or "..." in text or text == "***" for text in texts.values())
+        if not link.own or len(texts) < 2 or OF_RANK.search(link.name):
+            continue
+        if len({*texts.values()}) == 1 and plain and len(texts) == len(ranks):
+            return _Way(head, kind, links, alike=True)
+        if len({*texts.values()}) > 1 and plain and not apart:
+            apart = _apart(link.name, texts)
+    return _Way(head, kind, links, apart)
+
+
+def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
+    read = job.program.variables(rank.rank, rank.placement.pid)
+    return {
+        variable.name: variable.text
+        for one in (read.frames if read is not None else ())
+        if not one.called and (one.file, one.function) == (frame.file, frame.function)
+        for variable in one.variables
+    }
+
+
+def _apart(name: str, texts: Mapping[int, str]) -> str:
+    of: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        of.setdefault(text, []).append(rank)
+    if len(of) > 3 or any(len(text) > 40 for text in of):
+        return ""
+    parts = [f"{text} on {format_ranks(tuple(sorted(found)))}" for text, found in of.items()]
+    return f"`{name}` was {', '.join(parts[:-1])} and {parts[-1]} when read"
+
+
+def _tells(way: _Way) -> bool:
+    """More than the head itself, which is shown already."""
+    if way.kind == "parameter":
+        return False
+    if way.kind == "counted":
+        return way.links[-1].kind == "changes"
+    return bool(way.links)
+
+
+# --- in words
+
+
+def _words(way: _Way, place: ProgramPlace, verdict: Verdict, cwd: str) -> str:
+    """ "where rows is `keep(mine)` (dpo.py:55) and mine is `pairs[rank::world]` (dpo.py:51)"; with the head itself where it is
+    not shown yet."""
+    links = [link for link in way.links if link.kind != "also"]
+    also = [link for link in way.links if link.kind == "also"]
+    if len(links) > _MOST_LINKS:
+        links = [links[0], *links[-_MOST_LINKS + 1 :]]
+    parts = [text for link in links if (text := _link(link, cwd)) not in verdict.words]
+    if not parts:
+        return ""
+    said = f": {_SAYS[way.kind]}" if _SAYS[way.kind] else ""
+    said += "".join(f", and {_link(link, cwd)}" for link in also)
+    blocks = (*place.inside, *(leave.under for leave in place.leaves))
+    head = next((head_of(one, place.file, cwd) for one in blocks if one.line == way.head), "")
+    at = f"at {head}, " if head and head not in verdict.words else ""
+    text = f"{at}where {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{said}"
+    return f"{text} ({way.apart})" if way.apart and way.apart not in verdict.words else text
+
+
+def _link(link: Link, cwd: str) -> str:
+    where = f"{format_path(link.file, cwd)}:{link.line}"
+    text = link.text if len(link.text) <= _LONGEST else link.text[: _LONGEST - 4].rstrip() + " ..."
+    guard = f"`{link.guard}` ({format_path(link.file, cwd)}:{link.guard_line})" if link.guard else ""
+    under = f", gone past where {guard}" if link.passes else f", only under {guard}"
+    if link.kind == "also":
+        return f"`{text}` ({where}) draws from it too{under if guard else ''}"
+    says = {"item": "is one of", "returns": "returns", "changes": "changes by", "given": "changes by"}
+    says["passed"] = "is given at"
+    left = link.filters and link.filters != link.text and f"; it leaves out by `{link.filters}`"
+    return f"{link.name} {says.get(link.kind, 'is')} `{text}` ({where}{left or ''}){under if guard else ''}"

@@ -1,0 +1,112 @@
+"""What the program's text says of a process of this machine that ranks ask for an answer, where its stack was read: a lock
+that one of its threads takes a second time, and the loop in which one waits for what a rank should send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diag.detectors.hang.own_locks import is_inside, lock_taken
+from diag.detectors.hang.partings import head_of
+from diag.detectors.hang.verdict import Verdict
+from diag.model.observations import Block, FrameVariables, ProgramPlace, ThreadStack
+from diag.model.observations.waits import ProcessWaits
+from diag.state.own_code import own_frames
+from diag.state.rank_view import RankView
+from diag.state.stack_activity import format_frame
+from diag.state.view import JobView
+
+_CAUSES = ("service_is_idle", "both_ends_receive", "external_service", "process_is_silent")
+_LOCK_WAITS = ("condition", "mutex", "semaphore")
+_RECEIVES = ("tcp_receive", "unix_receive", "pipe_read")
+_LONGEST = 60
+ADVICE_OF_LOCK = (
+    "The process that was asked has locked itself out, as its text shows: mend it there (take the lock once, further out, or "
+    "use RLock). Starting it again helps until it comes there again."
+)
+
+
+def with_peer_lines(verdict: Verdict, job: JobView) -> Verdict:
+    steps = verdict.chain.steps if verdict.chain is not None else ()
+    rank = verdict.culprit(job)
+    first = steps[0].wait if steps else None
+    if rank is None or first is None or verdict.cause not in _CAUSES or len(first.pids) != 1:
+        return verdict
+    process = rank.process_waits(*first.pids)
+    sample = rank.sample(process.pid) if process is not None and not process.job else None
+    if process is None or sample is None:
+        return verdict
+    for thread in sample.threads:
+        if words := _taken_twice(thread, process, job):
+            return _with(verdict, words, ADVICE_OF_LOCK)
+    asked = (one for one in sample.threads if _awaits(rank, one, process))
+    words = next(filter(None, (_loop_of(one, process, rank, job) for one in asked)), "")
+    return _with(verdict, words, "") if words else verdict
+
+
+def _awaits(rank: RankView, thread: ThreadStack, process: ProcessWaits) -> bool:
+    found = process.thread(thread.thread_id)
+    return found is not None and found.wait.kind in _RECEIVES and rank.placement.pid in found.wait.pids
+
+
+def _with(verdict: Verdict, words: str, advice: str) -> Verdict:
+    joined = ", and ".join(filter(None, (verdict.words, words)))
+    return replace(verdict, words=joined, origin=advice or verdict.origin)
+
+
+def _taken_twice(thread: ThreadStack, process: ProcessWaits, job: JobView) -> str:
+    """ "thread up (tid 9) is inside of `with self.lock:` already, in Journal.write (journal.py:20)"."""
+    wait = process.thread(thread.thread_id)
+    inner = thread.frames[-1] if thread.frames else None
+    place = job.program.at(inner)
+    lock = lock_taken(inner, place) if inner is not None else ""
+    if not lock or place is None or wait is None or wait.wait.kind not in _LOCK_WAITS or wait.wait.timed:
+        return ""
+    outer = next(
+        (frame for frame in reversed(thread.frames[:-1]) if is_inside(job.program.at(frame), place, lock)),
+        None,
+    )
+    if outer is None:
+        return ""
+    return (
+        f"{_name(thread, process)} is inside of `with {lock}:` already, in {format_frame(outer, job.run.cwd)}"
+    )
+
+
+def _loop_of(thread: ThreadStack, process: ProcessWaits, rank: RankView, job: JobView) -> str:
+    """The outermost `while` with a condition of values around it, in which that waits."""
+    found = [
+        (place, block)
+        for frame in own_frames(thread.frames)
+        if (place := job.program.at(frame)) is not None
+        for block in reversed(place.inside)
+        if block.kind == "while" and block.deciding and not block.text.startswith("while True")
+    ]
+    if not found:
+        return ""
+    place, loop = found[0]
+    head = head_of(loop, place.file, job.run.cwd)
+    text = f"{_name(thread, process)} is in the loop {head}, whose condition changes by `{loop.deciding[0]}`"
+    read = job.program.variables(rank.rank, process.pid)
+    frames = [one for one in read.frames if one.thread_id == thread.thread_id] if read is not None else []
+    values = _values(place, loop, frames)
+    return f"{text}, {values} when read" if values else text
+
+
+def _values(place: ProgramPlace, loop: Block, read: Sequence[FrameVariables]) -> str:
+    names = re.findall(r"[\w.]+", loop.text)
+    known = [
+        f"`{variable.name}` was {variable.text}"
+        for frame in read
+        if not frame.called and (frame.file, frame.function) == (place.file, place.function)
+        for variable in frame.variables
+        if variable.name in names and len(variable.text) <= _LONGEST
+    ]
+    return " and ".join(known[:2])
+
+
+def _name(thread: ThreadStack, process: ProcessWaits) -> str:
+    if thread.thread_id == process.pid:
+        return f"pid {process.pid}'s main thread"
+    return f"thread {thread.name or '?'} (tid {thread.thread_id})"

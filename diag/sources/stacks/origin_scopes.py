@@ -1,0 +1,325 @@
+"""The functions of a parsed file of the program, and the statements that give each of their names a value."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from diag.sources.stacks.origin_kinds import agrees, dotted, draws
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_CHANGES = (
+    "append",
+    "add",
+    "extend",
+    "insert",
+    "pop",
+    "popleft",
+    "discard",
+    "remove",
+    "appendleft",
+    "update",
+)
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """`kind`: value, item (of what a `for` goes over), changes (in place), or given (to an object that has it). `shared`: by a
+    call after which all ranks have the same."""
+
+    kind: str
+    statement: ast.stmt
+    value: ast.expr | None
+    function: Function | None
+    shared: bool = False
+
+    @property
+    def line(self) -> int:
+        return self.statement.lineno
+
+    @property
+    def key(self) -> object:
+        return self.statement
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """What a function returns, or hands out in each round; `under`: the conditions and loops that it is in."""
+
+    value: ast.expr
+    line: int
+    under: tuple[ast.expr, ...]
+
+    @property
+    def key(self) -> object:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`passes`: where it holds the statement is gone past; else the statement is only come to where it holds."""
+
+    head: ast.expr
+    line: int
+    passes: bool
+
+
+@dataclass(eq=False)
+class Function:
+    """Or a module's own code. `shared`: the names that a collective has written; `agrees`: it makes such a call itself."""
+
+    text: Text
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+    owner: str = ""
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
+    agrees: bool = False
+
+    @property
+    def line(self) -> int:
+        return getattr(self.node, "lineno", 0)
+
+    @property
+    def last(self) -> int:
+        return getattr(self.node, "end_lineno", 0)
+
+    @property
+    def modules(self) -> set[str]:
+        return self.text.imported
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        """Without the instance that a method is called of."""
+        if isinstance(self.node, ast.Module):
+            return []
+        given = self.node.args
+        names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+        return names[1:] if self.owner and names[:1] and names[0] in ("self", "cls") else names
+
+
+class Text:
+    """Raises SyntaxError, ValueError, RecursionError or MemoryError of what cannot be parsed."""
+
+    def __init__(self, path: str, source: str) -> None:
+        self.path = path
+        self._lines = source.encode().split(b"\n")
+        tree = ast.parse(source)
+        self.module = Function(self, tree)
+        self.functions: dict[str, list[Function]] = {}
+        self.methods: dict[str, list[Function]] = {}
+        self.attributes: dict[str, list[Binding]] = {}
+        self.classes: set[str] = set()
+        self.imported: set[str] = set()
+        self._all: list[Function] = [self.module]
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._heads: dict[int, ast.stmt] = {}
+        self._walk(tree, self.module, "")
+        self.calls = [
+            (one, part) for one in self._all for part in _own(one.node) if isinstance(part, ast.Call)
+        ]
+        self.draws = [(one, call) for one, call in self.calls if draws(call)]
+        for one in self._all:
+            one.agrees = one is not self.module and any(map(agrees, _own(one.node)))
+        self._add_given()
+
+    # -- what it is made of
+
+    def _walk(self, node: ast.AST, scope: Function, owner: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            self._parents[child] = node
+            inner, inside = scope, owner
+            if isinstance(child, ast.ClassDef):
+                self.classes.add(child.name)
+                inside = child.name
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                of_class = isinstance(node, ast.ClassDef)
+                inner = Function(self, child, owner if of_class else scope.owner)
+                self._all.append(inner)
+                (self.methods if of_class else self.functions).setdefault(child.name, []).append(inner)
+            elif isinstance(child, ast.Import | ast.ImportFrom):
+                self.imported |= {(one.asname or one.name).partition(".")[0] for one in child.names}
+            if isinstance(child, ast.stmt):
+                self._heads.setdefault(child.lineno, child)
+                self._bind(child, scope)
+            if isinstance(child, ast.Call) and agrees(child):
+                scope.shared |= {one.id for one in child.args[:1] if isinstance(one, ast.Name)}
+            self._walk(child, inner, inside)
+
+    def _bind(self, one: ast.stmt, scope: Function) -> None:
+        if isinstance(one, ast.Assign):
+            for target in one.targets:
+                self._set(target, "value", one, one.value, scope)
+        elif isinstance(one, ast.AnnAssign):
+            self._set(one.target, "value", one, one.value, scope)
+        elif isinstance(one, ast.AugAssign):
+            self._set(one.target, "changes", one, one.value, scope)
+        elif isinstance(one, ast.For | ast.AsyncFor):
+            self._set(one.target, "item", one, one.iter, scope)
+        elif isinstance(one, ast.With | ast.AsyncWith):
+            for item in one.items:
+                if item.optional_vars is not None:
+                    self._set(item.optional_vars, "value", one, item.context_expr, scope)
+        elif isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):
+            called = one.value.func
+            if isinstance(called, ast.Attribute) and called.attr in _CHANGES and one.value.args:
+                self._set(called.value, "changes", one, one.value.args[-1], scope)
+
+    def _set(
+        self, target: ast.expr, kind: str, one: ast.stmt, value: ast.expr | None, scope: Function
+    ) -> None:
+        shared = value is not None and any(map(agrees, ast.walk(value)))
+        made = Binding(kind, one, value, scope, shared)
+        if isinstance(target, ast.Tuple | ast.List):
+            alike = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+            values = value.elts if alike and kind == "value" else [value] * len(target.elts)  # type: ignore[union-attr]
+            for part, given in zip(target.elts, values, strict=True):
+                self._set(part, kind, one, given, scope)
+        elif isinstance(target, ast.Name):
+            scope.bindings.setdefault(target.id, []).append(made)
+        elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
+            self.attributes.setdefault(target.attr, []).append(made)
+
+    def _add_given(self) -> None:
+        """`self.plateau.step(loss)` changes the optimizer that `self.plateau = Plateau(self.opt)` was given."""
+        holders: dict[tuple[str, str], list[str]] = {}
+        for name, bindings in self.attributes.items():
+            for one in bindings:
+                for given in one.value.args if isinstance(one.value, ast.Call) and one.function else ():
+                    text = dotted(given)
+                    if text.startswith("self.") and one.function is not None:
+                        holders.setdefault((one.function.owner, name), []).append(text[5:])
+        if not holders:
+            return
+        for function in self._all:
+            for part in _own(function.node):
+                if not isinstance(part, ast.Expr) or not isinstance(call := part.value, ast.Call):
+                    continue
+                if not call.args or not isinstance(call.func, ast.Attribute):
+                    continue
+                holder = dotted(call.func.value).removeprefix("self.")
+                for name in holders.get((function.owner, holder), ()):
+                    made = Binding("given", part, call.args[0], function)
+                    self.attributes.setdefault(name, []).append(made)
+
+    # -- asked for
+
+    def function_at(self, line: int) -> Function:
+        inside = [
+            one for one in self._all if one.line <= line <= (getattr(one.node, "end_lineno", 0) or line)
+        ]
+        return max(inside, key=lambda one: one.line, default=self.module)
+
+    def asked_at(self, line: int) -> list[ast.expr]:
+        """What the head of the block at this line reads."""
+        one = self._heads.get(line) or self._of_else(line)
+        if isinstance(one, ast.If | ast.While):
+            return [one.test]
+        if isinstance(one, ast.For | ast.AsyncFor):
+            return [one.iter]
+        if isinstance(one, ast.With | ast.AsyncWith):
+            chosen = [item.context_expr for item in one.items]
+            return [part.test for each in chosen for part in ast.walk(each) if isinstance(part, ast.IfExp)]
+        return []
+
+    def _of_else(self, line: int) -> ast.stmt | None:
+        for one in self._heads.values():
+            last = one.body[-1].end_lineno if isinstance(one, ast.If) and one.orelse else None
+            if last is not None and isinstance(one, ast.If) and last < line < one.orelse[0].lineno:
+                return one
+        return None
+
+    def given_at(self, line: int) -> Iterator[tuple[str, ast.expr]]:
+        """The arguments of the call that the statement at this line consists of: "run:2", "run:seed"."""
+        one = self._heads.get(line)
+        within = one.test if isinstance(one, ast.If | ast.While) else one
+        blocks = ast.For | ast.AsyncFor | ast.With | ast.AsyncWith | ast.Try
+        whole = within is None or isinstance(within, blocks)
+        call = None if whole or within is None else next(_calls(within), None)
+        if call is not None:
+            name = callee_name(call)
+            if not any(isinstance(each, ast.Starred) for each in call.args):
+                yield from ((f"{name}:{at}", each) for at, each in enumerate(call.args))
+            yield from ((f"{name}:{each.arg}", each.value) for each in call.keywords if each.arg)
+
+    @staticmethod
+    def nearest(found: list[Binding], line: int) -> list[Binding]:
+        """The last one before it, and what changes it in place wherever that is."""
+        plain = [one for one in found if one.kind != "changes"]
+        before = [one for one in plain if one.line <= line]
+        return [*(before or plain)[-1:], *(one for one in found if one.kind == "changes")]
+
+    def module_of(self, name: str) -> bool:
+        return name in self.imported
+
+    def segment(self, node: ast.AST) -> str:
+        """In one row, as it is written."""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1  # type: ignore[attr-defined]
+        rows = self._lines[first : last + 1]
+        rows[-1] = rows[-1][: node.end_col_offset]  # type: ignore[attr-defined]
+        rows[0] = rows[0][node.col_offset :]  # type: ignore[attr-defined]
+        return " ".join(b" ".join(rows).decode("utf-8", "replace").split())
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        return self._parents.get(node)
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """The outermost first."""
+    return (part for part in ast.walk(node) if isinstance(part, ast.Call))
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """All below it, without functions of their own."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from _own(child)
+
+
+def callee_name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def returned(function: Function) -> list[Value]:
+    found = []
+    for one in _own(function.node):
+        value = one.value if isinstance(one, ast.Return | ast.Yield) else None
+        if value is not None:
+            found.append(Value(value, one.lineno, tuple(_heads(one, function))))  # type: ignore[attr-defined]
+    return found
+
+
+def _heads(node: ast.AST, function: Function) -> Iterator[ast.expr]:
+    outer = function.text.parent(node)
+    while outer is not None and outer is not function.node:
+        if isinstance(outer, ast.If | ast.While):
+            yield outer.test
+        elif isinstance(outer, ast.For | ast.AsyncFor):
+            yield outer.iter
+        outer = function.text.parent(outer)
+
+
+def loops_around(one: Binding) -> Iterator[ast.expr]:
+    """What the loops in which it counts go over."""
+    return _heads(one.statement, one.function) if one.function is not None else iter(())
+
+
+def guard_of(statement: ast.AST, function: Function | None) -> Guard | None:
+    """What decides, within the innermost loop around it or its function, whether it is come to."""
+    node = statement
+    while function is not None and (outer := function.text.parent(node)) is not None:
+        if isinstance(outer, ast.If):
+            return Guard(outer.test, outer.lineno, passes=False)
+        for block in (getattr(outer, name, ()) for name in ("body", "orelse")):
+            if node in block:
+                for before in block[: block.index(node)]:
+                    if isinstance(before, ast.If) and any(
+                        isinstance(each, ast.Continue | ast.Return) for each in before.body
+                    ):
+                        return Guard(before.test, before.lineno, passes=True)
+        if isinstance(outer, (*_LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+            return None
+        node = outer
+    return None
