@@ -16,6 +16,7 @@ from diag.state.log import Log
 from diag.state.machine import Machine
 from diag.state.ncclprocesses import NcclProcesses, NcclState
 from diag.state.network import NetworkState
+from diag.state.own_logs import OwnLogs
 from diag.state.phases import Phases
 from diag.state.program import Program
 from diag.state.progress import Progress
@@ -49,6 +50,7 @@ class JobView:
         self.silences: Final = Silences()  # how long it stood still and went on
         self.residence: Final = Residence(self.phases)  # where the ranks' threads are found in a step
         self.program: Final = Program()  # its own text, where ranks were found
+        self.own_logs: Final = OwnLogs()  # what ranks write into files of their own
         self.gpu_faults: Final = GpuFaults()  # what the driver and CUDA reported
 
     @property

@@ -20,7 +20,7 @@ from diag.model.observations import (
 )
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import started
-from tests.facts import ALL_REDUCE, TRAIN, frames, pid_of, process, stack, tree
+from tests.facts import ALL_REDUCE, TRAIN, Story, frames, pid_of, process, stack, tree
 
 RANK = pid_of(1)
 ONE, TWO, CHILD, SIBLING, PEER = 90_001, 90_002, 90_003, 90_004, 90_005
@@ -105,8 +105,12 @@ class Job:
     left: Sequence[str] = ()  # names of threads that were there before
     kept: Mapping[str, str] = field(default_factory=dict)  # variables of the main thread's own line
 
+    def begun(self, story: Story) -> None:
+        """What more is told at the beginning."""
+
     def told(self) -> Finding:
         story = started()
+        self.begun(story)
         below = [
             process(one.pid, ppid=one.parent, wchan="futex_do_wait") for one in self.processes if one.job
         ]

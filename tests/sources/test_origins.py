@@ -250,3 +250,62 @@ def test_they_come_through_a_record_as_they_were_read(tmp_path: Path) -> None:
     assert isinstance(read, ProgramRead)
     assert read.places[0].origins[0].kind == "random"
     assert read.places[0].origins[0].links[0].name == "used"
+
+
+def way(text: str, mark: str) -> list[tuple[str, str]]:
+    """(kind, last statement) of each way from the head of this mark."""
+    line = line_of(text, mark)
+    found = origins({"/t.py": text}, "/t.py", [line], 0)
+    return [(one.kind, one.links[-1].text if one.links else "") for one in found]
+
+
+MORE = """
+import os
+import random
+import unicodedata
+
+
+class Status:
+    def __init__(self):
+        self.rows = []
+
+
+def normalize(text):
+    return [one for one in text if random.random() > 0.5]
+
+
+def setup():
+    return dist.get_rank(), dist.get_world_size()
+
+
+rank, world = setup()
+port = int(os.environ["MASTER_PORT"])
+status = Status()
+for step, row in enumerate(rows(rank)):
+    if step % 10 == 0:  # round
+        status.add(row)
+    if row > 3:  # row
+        left = 1
+    if status:  # status
+        left = 2
+    while left > 0:  # own
+        if left > 1:
+            left -= 1
+if world > 1:  # world
+    go()
+if port > 3:  # port
+    go()
+for one in unicodedata.normalize("NFKC", text):  # library
+    go()
+"""
+
+
+@pytest.mark.parametrize("mark", ["round", "status", "own", "world", "port", "library"])
+def test_what_is_alike_or_not_known_to_differ_leads_nowhere(mark: str) -> None:
+    """The number of a round, an object's own method called `add`, what goes by itself, the second of two that a function
+    returns, another variable of the environment, and a function of a library called as one here."""
+    assert [one for one in way(MORE, mark) if one[0] != "parameter"] == []
+
+
+def test_item_of_a_counted_loop_is_followed() -> None:
+    assert ("rank", "rows(rank)") in way(MORE, "row")

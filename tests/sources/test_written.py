@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Record
-from diag.model.observations import LinesWritten, Observation, Unparsed
+from diag.model.observations import LastLines, LinesWritten, Observation, Unparsed
 from diag.sources.logs.written import SOURCE, WrittenReader, parse
 
 # A logger's file, and what else a rank has open for writing.
@@ -161,3 +161,22 @@ def test_file_that_the_rank_itself_may_not_read_is_not_read_for_it(tmp_path: Pat
 )
 def test_payload_that_is_none_is_unparsed(payload: object) -> None:
     assert [type(fact) for fact in parsed(payload)] == [Unparsed]
+
+
+def test_last_lines_are_told_of_files_that_grew_no_more(job: Job) -> None:
+    job.log(30)
+    reader = WrittenReader(job.process.pid)
+    reader.find()
+
+    facts = {one.file: one for one in parsed(reader.last()) if isinstance(one, LastLines)}
+
+    assert {*facts} == {"train.log", "metrics.jsonl"}
+    lines = facts["train.log"].lines
+    assert len(lines) <= 20 and "step 29" in lines[-1] and "hunter2" not in lines[-1]
+    assert facts["train.log"].written_at > 0
+
+
+def test_last_lines_that_are_no_list_are_told() -> None:
+    (fact,) = parsed({"pid": 1, "files": [], "last": 7})
+
+    assert isinstance(fact, Unparsed)

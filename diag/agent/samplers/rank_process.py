@@ -96,10 +96,12 @@ class WrittenSampler(RankSampler):
     name = what = "own log files"
     sources = (written.SOURCE,)
     delay_seconds = _WRITTEN_SECONDS
+    woken_by = ("closer",)
 
     def __init__(self, rank: RankContext) -> None:
         super().__init__(rank, _WRITTEN_SECONDS)
         self._reader = written.WrittenReader(rank.pid)
+        self._told_last = False  # under this suspicion
         self._search_at = 0.0
         self._pause = _SEARCH_SECONDS
 
@@ -113,6 +115,11 @@ class WrittenSampler(RankSampler):
             payload = self._reader.sample()
             if payload["files"]:
                 self.reporter.record(written.SOURCE, payload, time.monotonic() - now)
+            if self.rank.closer and not self._told_last:
+                self._reader.find()
+                if (payload := self._reader.last())["last"]:
+                    self.reporter.record(written.SOURCE, payload, time.monotonic() - now)
+            self._told_last = self.rank.closer
 
 
 _FIRST_RDMA_SECONDS = (

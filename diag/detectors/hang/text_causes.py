@@ -1,10 +1,11 @@
 """What else the program's text tells of a verdict, once its cause is known: where values come from, what would end a wait, and
-what other processes of the job do."""
+what other processes of the job do; and what its own log says."""
 
 from __future__ import annotations
 
 from diag.detectors.hang.counterparts import with_counterpart
 from diag.detectors.hang.origins import with_origin
+from diag.detectors.hang.own_logs import with_own_log
 from diag.detectors.hang.peer_lines import with_peer_lines
 from diag.detectors.hang.starter import with_starter
 from diag.detectors.hang.verdict import Verdict
@@ -12,6 +13,6 @@ from diag.state.view import JobView
 
 
 def with_text(verdict: Verdict, job: JobView) -> Verdict:
-    for add in (with_origin, with_counterpart, with_peer_lines, with_starter):
+    for add in (with_origin, with_counterpart, with_peer_lines, with_starter, with_own_log):
         verdict = add(verdict, job)
     return verdict

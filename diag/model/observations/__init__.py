@@ -42,7 +42,7 @@ _FACTS = {
         CudaErrorRaised GpuDumpStarted GpuKernel GpuKernels
     """,
     "log": """
-        LogLine LinesWritten PlainLines KernelLine PhaseMarked EpochStarted Iteration StepsPlanned
+        LogLine LinesWritten LastLines PlainLines KernelLine PhaseMarked EpochStarted Iteration StepsPlanned
         BarMoved MetricsLogged SaveStarted SaveFinished SavesBehind LayoutReported LossScaleReduced
         NonFiniteReported VersionSeen LossPrinted
     """,

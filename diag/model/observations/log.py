@@ -30,6 +30,15 @@ class LinesWritten(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class LastLines(Observation):
+    """What such a file ends with when the rank is first suspected, whenever it was written."""
+
+    file: str
+    lines: tuple[str, ...]
+    written_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
     """`count` lines in a row without a word that any reader knows. A log on disk gives them in place of a
     `LogLine` each; `last` are the last of them as they are, `text` is all of them: a rule may know a word

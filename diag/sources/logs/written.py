@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Payload, Record
-from diag.model.observations import LinesWritten, Observation, Unparsed
+from diag.model.observations import LastLines, LinesWritten, Observation, Unparsed
 from diag.sources.host.job_files import JobFiles
 from diag.sources.host.process_tree import colon_fields, read_text
 
@@ -90,6 +90,16 @@ class WrittenReader:
                     grown.append({"file": file.name, "lines": lines, "written": found.st_mtime})
         return {"pid": self.pid, "files": grown}
 
+    def last(self) -> Payload:
+        """The last lines of each file as it is now, also of one to which nothing was added since it was found."""
+        rows: list[Payload] = []
+        for key, file in self._files.items():
+            found = self._stat(file.number)
+            if found is not None and (found.st_dev, found.st_ino) == key:
+                lines = self._lines(file.number, max(0, found.st_size - _TAIL_BYTES), found.st_size)
+                rows.append({"file": file.name, "lines": lines, "written": found.st_mtime})
+        return {"pid": self.pid, "files": [], "last": [row for row in rows if row["lines"]]}
+
     # -- one descriptor -----------------------------------------------------------------------------------
 
     def _stat(self, number: str) -> os.stat_result | None:
@@ -141,17 +151,19 @@ class WrittenReader:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"pid": int, "files": [{"file": str, "lines": [str, ...], "written": float}, ...]}."""
+    """Payload: {"pid": int, "files": [{"file": str, "lines": [str, ...], "written": float}, ...], "last": the same?}."""
     payload = record.payload
     files = payload.get("files") if isinstance(payload, dict) else None
-    if not isinstance(files, list):
+    last = payload.get("last", []) if isinstance(payload, dict) else None
+    if not isinstance(files, list) or not isinstance(last, list):
         yield Unparsed(record.rank, SOURCE, "no list of files", repr(payload)[:200])
         return
-    for file in files[:_MOST_FILES]:
-        lines = file.get("lines") if isinstance(file, dict) else None
-        written = file.get("written") if isinstance(file, dict) else None
-        if not isinstance(lines, list) or not isinstance(written, (int, float)):
-            yield Unparsed(record.rank, SOURCE, "a file without lines or time", repr(file)[:200])
-            continue
-        texts = tuple(str(line)[:_MOST_LINE_CHARS] for line in lines[-_LAST_LINES:])
-        yield LinesWritten(record.rank, str(file.get("file", ""))[:300], texts, float(written))
+    for kind, rows in ((LinesWritten, files), (LastLines, last)):
+        for file in rows[:_MOST_FILES]:
+            lines = file.get("lines") if isinstance(file, dict) else None
+            written = file.get("written") if isinstance(file, dict) else None
+            if not isinstance(lines, list) or not isinstance(written, (int, float)):
+                yield Unparsed(record.rank, SOURCE, "a file without lines or time", repr(file)[:200])
+                continue
+            texts = tuple(str(line)[:_MOST_LINE_CHARS] for line in lines[-_LAST_LINES:])
+            yield kind(record.rank, str(file.get("file", ""))[:300], texts, float(written))

@@ -16,7 +16,7 @@ KINDS = (
     "clock",
     "data",  # a number that a tensor came to
     "file",  # what a look at the file system finds
-    "process",  # the environment, the host, the pid
+    "process",  # its host, its pid
     "rank",  # the rank's number
     "parameter",  # what the function was called with
 )
@@ -38,7 +38,17 @@ _LOOKS = (
 )  # fmt: skip
 _RANDOM = ("random", "np.random", "numpy.random")
 _CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "datetime.now", "datetime.datetime.now")
-_PROCESS = ("os.getpid", "os.getenv", "socket.gethostname", "platform.node", "os.cpu_count")
+# The environment is mostly the same on all ranks, but for these.
+_RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GLOBAL_RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+)
+_PROCESS = ("os.getpid", "socket.gethostname", "platform.node", "os.cpu_count")
 _REDUCED = ("sum", "mean", "max", "min", "any", "all", "norm", "numel", "nonzero", "isnan", "isfinite")
 _GENERATORS = ("generator", "rng", "g")
 
@@ -60,8 +70,8 @@ def _of_part(part: ast.AST) -> Iterator[str]:
         name = part.id if isinstance(part, ast.Name) else part.attr
         if OF_RANK.search(name):
             yield "rank"
-        if dotted(part) == "os.environ":
-            yield "process"
+    elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value in _RANK_VARIABLES:
+        yield "rank"
     if isinstance(part, ast.Call):
         yield from _of_call(part)
 
@@ -80,8 +90,7 @@ def _of_call(call: ast.Call) -> Iterator[str]:
         "clock": called in _CLOCKS,
         "process": called in _PROCESS,
         "file": bool(dot) and name in _LOOKS,
-        "data": (bool(dot) and name in ("item", "tolist"))
-        or (called in ("int", "float", "bool") and reduced),
+        "data": (bool(dot) and name == "item") or (called in ("int", "float", "bool") and reduced),
     }
     return (kind for kind, is_one in found.items() if is_one)
 
@@ -119,6 +128,14 @@ def makes_unordered(node: ast.expr) -> bool:
         and isinstance(node.func, ast.Name)
         and node.func.id in ("set", "frozenset")
     )
+
+
+def is_container(node: ast.expr | None) -> bool:
+    """That grows and shrinks in place."""
+    if isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.SetComp | ast.DictComp):
+        return True
+    called = dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return called in ("list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "bytearray")
 
 
 def of_many(node: ast.expr) -> ast.expr:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import posixpath
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,13 +28,14 @@ _CHANGES = (
 @dataclass(slots=True, eq=False)
 class Binding:
     """`kind`: value, item (of what a `for` goes over), changes (in place), or given (to an object that has it). `shared`: by a
-    call after which all ranks have the same."""
+    call after which all ranks have the same; `index`: which one of what the value has."""
 
     kind: str
     statement: ast.stmt
     value: ast.expr | None
     function: Function | None
     shared: bool = False
+    index: int | None = None
 
     @property
     def line(self) -> int:
@@ -55,6 +57,12 @@ class Value:
     @property
     def key(self) -> object:
         return self.value
+
+    def at(self, index: int | None) -> Value:
+        """Of several values the one with this number."""
+        if index is None or not isinstance(self.value, ast.Tuple) or index >= len(self.value.elts):
+            return self
+        return Value(self.value.elts[index], self.line, self.under)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,7 @@ class Function:
         return getattr(self.node, "end_lineno", 0)
 
     @property
-    def modules(self) -> set[str]:
+    def modules(self) -> Collection[str]:
         return self.text.imported
 
     @cached_property
@@ -103,7 +111,7 @@ class Text:
     """Raises SyntaxError, ValueError, RecursionError or MemoryError of what cannot be parsed."""
 
     def __init__(self, path: str, source: str) -> None:
-        self.path = path
+        self.path, self.stem = path, posixpath.basename(path).removesuffix(".py")
         self._lines = source.encode().split(b"\n")
         tree = ast.parse(source)
         self.module = Function(self, tree)
@@ -111,7 +119,7 @@ class Text:
         self.methods: dict[str, list[Function]] = {}
         self.attributes: dict[str, list[Binding]] = {}
         self.classes: set[str] = set()
-        self.imported: set[str] = set()
+        self.imported: dict[str, str] = {}  # by the name that it has here
         self._all: list[Function] = [self.module]
         self._parents: dict[ast.AST, ast.AST] = {}
         self._heads: dict[int, ast.stmt] = {}
@@ -139,7 +147,12 @@ class Text:
                 self._all.append(inner)
                 (self.methods if of_class else self.functions).setdefault(child.name, []).append(inner)
             elif isinstance(child, ast.Import | ast.ImportFrom):
-                self.imported |= {(one.asname or one.name).partition(".")[0] for one in child.names}
+                self.imported |= {
+                    (one.asname or one.name).partition(".")[0]: one.name
+                    if one.asname
+                    else one.name.partition(".")[0]
+                    for one in child.names
+                }
             if isinstance(child, ast.stmt):
                 self._heads.setdefault(child.lineno, child)
                 self._bind(child, scope)
@@ -166,17 +179,24 @@ class Text:
             if isinstance(called, ast.Attribute) and called.attr in _CHANGES and one.value.args:
                 self._set(called.value, "changes", one, one.value.args[-1], scope)
 
-    def _set(
-        self, target: ast.expr, kind: str, one: ast.stmt, value: ast.expr | None, scope: Function
+    def _set(  # noqa: PLR0917 - a binding's own fields
+        self,
+        target: ast.expr,
+        kind: str,
+        one: ast.stmt,
+        value: ast.expr | None,
+        scope: Function,
+        index: int | None = None,
     ) -> None:
         shared = value is not None and any(map(agrees, ast.walk(value)))
-        made = Binding(kind, one, value, scope, shared)
         if isinstance(target, ast.Tuple | ast.List):
-            alike = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
-            values = value.elts if alike and kind == "value" else [value] * len(target.elts)  # type: ignore[union-attr]
-            for part, given in zip(target.elts, values, strict=True):
-                self._set(part, kind, one, given, scope)
-        elif isinstance(target, ast.Name):
+            for at, (part, given) in enumerate(
+                zip(target.elts, _values(kind, value, len(target.elts)), strict=True)
+            ):
+                self._set(part, kind, one, given, scope, at if given is value else None)
+            return
+        made = Binding(kind, one, value, scope, shared, index)
+        if isinstance(target, ast.Name):
             scope.bindings.setdefault(target.id, []).append(made)
         elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
             self.attributes.setdefault(target.attr, []).append(made)
@@ -250,9 +270,6 @@ class Text:
         before = [one for one in plain if one.line <= line]
         return [*(before or plain)[-1:], *(one for one in found if one.kind == "changes")]
 
-    def module_of(self, name: str) -> bool:
-        return name in self.imported
-
     def segment(self, node: ast.AST) -> str:
         """In one row, as it is written."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1  # type: ignore[attr-defined]
@@ -263,6 +280,15 @@ class Text:
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self._parents.get(node)
+
+
+def _values(kind: str, value: ast.expr | None, count: int) -> list[ast.expr | None]:
+    """Of names that are assigned together. How many rounds `enumerate` has counted is the same for all that are in one."""
+    if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == count and kind == "value":
+        return [*value.elts]
+    if kind == "item" and isinstance(value, ast.Call) and callee_name(value) == "enumerate" and value.args:
+        return [None, *[value.args[0]] * (count - 1)]
+    return [value] * count
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:

@@ -17,6 +17,7 @@ from diag.sources.stacks.origin_kinds import (
     KINDS,
     OF_RANK,
     agrees,
+    is_container,
     is_filtered,
     kinds_of,
     makes_unordered,
@@ -37,6 +38,7 @@ MOST_ORIGINS, MOST_LINKS = 24, 4
 _MOST_OF_HEADS = 12
 _MOST_OF_HEAD, _MOST_OF_ARGUMENT = 5, 2
 _MOST_ARGUMENTS = 8
+_ENDS = ("clock", "data")  # what is behind these does not tell more
 _MOST_STEPS = 120  # ours: expressions that are looked at for one head
 _MOST_BINDINGS = 3
 _LONGEST = 256 << 10  # characters of a file: some tenths of a second
@@ -89,6 +91,14 @@ class _Program:
     def function(self, name: str) -> Function | None:
         return _only(one for file in self.files.values() for one in file.functions.get(name, ()))
 
+    def of_module(self, module: str, name: str) -> Function | None:
+        """`module`: as it is imported; a file of the program is called so."""
+        stem = module.rpartition(".")[2]
+        found = (
+            one for file in self.files.values() if file.stem == stem for one in file.functions.get(name, ())
+        )
+        return _only(found) if stem else None
+
     def of_class(self, name: str, owner: str = "") -> Function | None:
         """A method; of any class where that is not known."""
         found = (one for file in self.files.values() for one in file.methods.get(name, ()))
@@ -127,6 +137,8 @@ class _Slice:
             if isinstance(name := of_many(one), ast.Name | ast.Attribute):
                 found |= dict.fromkeys(self._unordered(name, root))
             found |= dict.fromkeys(self._follow(one, root, (), own=True))
+        if ("rank", ()) in found:  # it says so itself
+            found = {way: None for way in found if way[0] != "rank" or not way[1]}
         ranked = sorted(found, key=lambda one: (KINDS.index(one[0]), len(one[1])))
         kept: list[Found] = []
         for kind, links in ranked:
@@ -189,20 +201,23 @@ class _Slice:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             return
-        for kind in kinds_of(node, scope.shared):
-            yield kind, links
-        if len(links) < MOST_LINKS:
+        kinds = list(kinds_of(node, scope.shared))
+        yield from ((kind, links) for kind in kinds)
+        if len(links) < MOST_LINKS and not {*kinds} & {*_ENDS}:
             for atom in _atoms(node, lambda call: self._function_of(call, scope)):
                 if isinstance(atom, ast.Call):
-                    yield from self._called(atom, scope, links, own=own)
+                    yield from self._called(atom, scope, links)
                 else:
                     yield from self._named(atom, scope, links, own=own)
 
-    def _called(self, call: ast.Call, scope: Function, links: Links, *, own: bool) -> Iterator[Found]:
+    def _called(
+        self, call: ast.Call, scope: Function, links: Links, index: int | None = None
+    ) -> Iterator[Found]:
+        """`index`: which one of what it returns is asked for."""
         function = self._function_of(call, scope)
         if function is None or function.agrees:
             return
-        for value in self._first(returned(function)):
+        for value in self._first(one.at(index) for one in returned(function)):
             link = Link(
                 "returns",
                 ast.unparse(call.func),
@@ -235,11 +250,19 @@ class _Slice:
             here = own and one.function is scope
             link = self._link(one.kind, name, one, own=here)
             inside = one.function or scope
-            if one.kind == "changes" and link.guard:
+            guard = guard_of(one.statement, one.function) if one.kind == "changes" else None
+            own_guard = guard is not None and _names(guard.head, name)
+            if guard is not None and not own_guard:
                 yield "counted", (*links, link)
-            if one.value is not None:
+            if (
+                isinstance(one.value, ast.Call)
+                and one.index is not None
+                and self._function_of(one.value, inside)
+            ):
+                yield from self._called(one.value, inside, (*links, link), one.index)
+            elif one.value is not None:
                 yield from self._follow(one.value, inside, (*links, link), own=here)
-            for outer in loops_around(one) if one.kind == "changes" and link.guard else ():
+            for outer in loops_around(one) if guard is not None and not own_guard else ():
                 yield from self._follow(outer, inside, (*links, link), own=here)
 
     def _link(self, kind: str, name: str, one: Binding, *, own: bool) -> Link:
@@ -280,12 +303,12 @@ class _Slice:
 
     def _bindings(self, node: ast.expr, scope: Function) -> list[Binding]:
         if isinstance(node, ast.Name):
-            own = scope.bindings.get(node.id) or scope.text.module.bindings.get(node.id, [])
+            own = _in_place(scope.bindings.get(node.id) or scope.text.module.bindings.get(node.id, []))
             return scope.text.nearest(own, self._head) if scope.text is self._own else own
         if isinstance(node, ast.Attribute):
             owner = self._class_of(node.value, scope)
             if owner or not self._is_of_module(node.value, scope):
-                return self._program.attributes(node.attr, owner)
+                return _in_place(self._program.attributes(node.attr, owner))
         return []
 
     def _function_of(self, call: ast.Call, scope: Function) -> Function | None:
@@ -297,8 +320,9 @@ class _Slice:
             if owner or not callee_name(call).startswith("__"):
                 function = self._program.of_class(call.func.attr, owner)
             if function is None and isinstance(call.func.value, ast.Name):
-                imported = scope.text.module_of(call.func.value.id)
-                function = self._program.function(call.func.attr) if imported else None
+                function = self._program.of_module(
+                    scope.text.imported.get(call.func.value.id, ""), call.func.attr
+                )
         return function
 
     def _is_of_module(self, node: ast.expr, scope: Function) -> bool:
@@ -319,6 +343,22 @@ class _Slice:
 
     def _shown(self, node: ast.AST | None, text: Text) -> str:
         return shown(text.segment(node)) if node is not None else ""
+
+
+def _names(head: ast.expr, name: str) -> bool:
+    attribute = name.rpartition(".")[2]  # of an object that is called otherwise there
+    return any(
+        (one.id if isinstance(one, ast.Name) else one.attr) == attribute
+        for one in ast.walk(head)
+        if isinstance(one, ast.Name | ast.Attribute)
+    )
+
+
+def _in_place(found: list[Binding]) -> list[Binding]:
+    """A method such as `add` changes what is a container; of another object it may be anything."""
+    if any(is_container(one.value) for one in found if one.kind == "value"):
+        return found
+    return [one for one in found if one.kind != "changes" or isinstance(one.statement, ast.AugAssign)]
 
 
 def _atoms(
