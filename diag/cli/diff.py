@@ -1,0 +1,3 @@
+import argparse
+def add(parser: argparse.ArgumentParser) -> None: ...
+def run(args: argparse.Namespace) -> int: return 0
