@@ -134,11 +134,23 @@ def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
         from diag.preflight.network import check_network
 
         yield from check_machine(command)
+        yield from _history()
         yield from check_network(command, args.wait)
         yield from software
     except BaseException:  # Ctrl-C: no import may outlive diag, nor hold it up
         stop_asking()
         raise
+
+
+def _history() -> Iterator[Line]:
+    from diag.cli.runs import remembered
+    from diag.preflight.history import check_history
+
+    try:
+        known = remembered()
+    except DiagError:  # of diag.toml, which other commands report
+        return
+    yield from check_history(known)
 
 
 def _corrected(command: Sequence[str], lines: Sequence[Line]) -> str:

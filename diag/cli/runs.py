@@ -79,8 +79,10 @@ def _list(args: argparse.Namespace) -> int:
 # --- the table
 
 
-def table(runs: Sequence[PastRun], say: Callable[[str], str], width: int = 0) -> list[str]:
-    """A line each; the command is cut where there is a `width`."""
+def table(
+    runs: Sequence[PastRun], say: Callable[[str], str], width: int = 0, numbers: Sequence[str] = ()
+) -> list[str]:
+    """A line each; the command is cut where there is a `width`. `numbers` in place of -1, -2 ..."""
     from diag.text.columns import columns, cut, pad
     from diag.text.sanitize import clean
 
@@ -89,7 +91,7 @@ def table(runs: Sequence[PastRun], say: Callable[[str], str], width: int = 0) ->
     rows = [[say(head) if head else "" for head in heads]]
     for number, one in enumerate(runs, 1):
         node = [clean(one.host)] if several else []
-        rows.append([f"-{number}", one.id, *_cells(one, say, node)])
+        rows.append([numbers[number - 1] if numbers else f"-{number}", one.id, *_cells(one, say, node)])
     widths = [max(columns(row[at]) for row in rows) for at in range(len(heads) - 1)]
     lines = []
     for row in rows:
@@ -116,12 +118,12 @@ def _cells(one: PastRun, say: Callable[[str], str], node: list[str]) -> list[str
         state,
         "-" if length is None else format_seconds(length),
         step,
-        _findings(one),
+        format_findings(one),
         clean(shlex.join(one.argv)) or "-",
     ]
 
 
-def _findings(one: PastRun) -> str:
+def format_findings(one: PastRun) -> str:
     """The gravest, and how many more of level warning or above."""
     from diag.text.sanitize import clean
     from diag.text.units import format_ranks

@@ -128,7 +128,7 @@ class RunJson(Output):
             return outcome(self.run.hub.engine)
 
     def _remember(self) -> None:
-        from diag.engine.facts import facts
+        from diag.engine.comparing.facts import facts
 
         hub = self.run.hub
         assert hub.run_dir is not None
