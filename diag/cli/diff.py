@@ -78,7 +78,10 @@ def _last_that_worked(later: _Run, known: Sequence[PastRun]) -> Path:
     found = [
         one
         for one in known
-        if later.past is not None and one.id < later.past.id and one.succeeded and _is_same_program(one, later)
+        if later.past is not None
+        and one.id < later.past.id
+        and one.succeeded
+        and _is_same_program(one, later)
     ]
     if not found:
         raise DiagError(
@@ -187,7 +190,7 @@ def _heads(a: _Run, b: _Run, say: Callable[[str], str]) -> list[str]:
 
     if a.past is None or b.past is None:
         return [f"A  {clean(str(a.path))}", f"B  {clean(str(b.path))}"]
-    return table([a.past, b.past], say, 110, numbers=("A", "B"))
+    return table([a.past, b.past], say, numbers=("A", "B"))
 
 
 def _history(history: Before, say: Callable[[str], str]) -> str:

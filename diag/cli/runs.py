@@ -82,12 +82,22 @@ def _list(args: argparse.Namespace) -> int:
 def table(
     runs: Sequence[PastRun], say: Callable[[str], str], width: int = 0, numbers: Sequence[str] = ()
 ) -> list[str]:
-    """A line each; the command is cut where there is a `width`. `numbers` in place of -1, -2 ..."""
+    """A line each; the command is cut where there is a `width`. `numbers` in place of -1, -2 ..., and no command then."""
     from diag.text.columns import columns, cut, pad
     from diag.text.sanitize import clean
 
     several = len({one.host for one in runs}) > 1
-    heads = ["", "run", "began", *(["node"] if several else []), "state", "length", "step", "findings", "command"]
+    heads = [
+        "",
+        "run",
+        "began",
+        *(["node"] if several else []),
+        "state",
+        "length",
+        "step",
+        "findings",
+        "command",
+    ]
     rows = [[say(head) if head else "" for head in heads]]
     for number, one in enumerate(runs, 1):
         node = [clean(one.host)] if several else []
@@ -96,6 +106,9 @@ def table(
     lines = []
     for row in rows:
         begin = "  ".join(pad(cell, size) for cell, size in zip(row, widths, strict=False)) + "  "
+        if numbers:
+            lines.append(begin.rstrip())
+            continue
         room = max(_LEAST_COMMAND, width - columns(begin))
         lines.append((begin + (cut(row[-1], room) if width else row[-1])).rstrip())
     return lines
@@ -145,9 +158,7 @@ def _remove(args: argparse.Namespace) -> int:
     from diag.text.units import format_bytes, format_count
 
     if not args.runs and args.older is None:
-        raise DiagError(
-            "which runs?", hint="diag runs rm -1, diag runs rm --older 7d", exit_code=2
-        )
+        raise DiagError("which runs?", hint="diag runs rm -1, diag runs rm --older 7d", exit_code=2)
     if args.runs and args.older is not None:
         raise DiagError("--older cannot be combined with runs", hint="one of them", exit_code=2)
     asked = [removal(path) for path in dict.fromkeys(args.runs or _older(args.older))]

@@ -205,7 +205,7 @@ def _lay_by(path: Path) -> None:
         return
     path.rename(past / path.name)
     known = sorted(one for one in past.iterdir() if RUN_ID.fullmatch(one.name))
-    for one in known[: -_KEEP_PAST]:
+    for one in known[:-_KEEP_PAST]:
         if one.is_dir() and not one.is_symlink() and one.lstat().st_uid == os.getuid():
             shutil.rmtree(one)
 

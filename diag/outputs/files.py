@@ -134,7 +134,7 @@ class RunJson(Output):
         assert hub.run_dir is not None
         with hub.lock:
             found = facts(hub.engine)
-        hub.run_dir.remember({**found, "job_id": hub.job_id})
+        hub.run_dir.remember(found)
 
 
 class ServiceDiscoveryFile(Output):

@@ -50,4 +50,8 @@ def _by(findings: Mapping[str, int]) -> str:
     >>> _by({"hang": 2, "gpu-fault": 1})
     ' (hang 2, gpu-fault 1)'
     """
-    return " (" + ", ".join(f"{name} {count}" for name, count in sorted(findings.items(), key=lambda one: -one[1])) + ")"
+    return (
+        " ("
+        + ", ".join(f"{name} {count}" for name, count in sorted(findings.items(), key=lambda one: -one[1]))
+        + ")"
+    )

@@ -22,7 +22,10 @@ def add_options(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveG
     """The options that name a hub. Returns the group of which one may be given."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--run-dir", type=run_word, metavar="DIR", help="the run to ask: its directory, its id, or -1 for the last"
+        "--run-dir",
+        type=run_word,
+        metavar="DIR",
+        help="the run to ask: its directory, its id, or -1 for the last",
     )
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
     tokens.options(parser)

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import difflib
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from diag.engine.comparing.evidence import RunEvidence
-from diag.text.units import format_bytes, format_count, format_number, format_quantity, format_ranks, format_seconds
+from diag.text.units import (
+    format_bytes,
+    format_count,
+    format_number,
+    format_quantity,
+    format_ranks,
+    format_seconds,
+)
 
 # Ours: what two runs of the same job on the same nodes differ by anyway.
 _OF_MEMORY, _OF_CLOCK, _OF_STEPS, _OF_PHASES = 0.05, 0.03, 0.05, 0.25
 _LEAST_PHASE_SECONDS = 5.0
 _MOST_LINES = 12
 _LONGEST_LINE = 160
-
-PARTS = ("versions", "nodes", "environment", "command", "transports", "GPUs", "end", "phases", "steps", "loss", "log")
+_LACKING = {
+    "packages": "no reading of installed packages",
+    "environment": "no environment of a rank",
+    "transports": "no log of NCCL",
+    "gpus": "no reading of GPUs",
+    "phases": "no phases",
+    "steps": "no step times",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +97,11 @@ def compare(a: Side, b: Side, each_time: frozenset[str] = frozenset()) -> Compar
 _Rows = Iterator[tuple[str, str, str]]
 
 
-def _lacks(found: Comparison, part: str, a: Side, b: Side, key: str, what: str) -> bool:
+def _lacks(found: Comparison, part: str, a: Side, b: Side, key: str) -> bool:
     """Whether one of them has nothing of it: then it is not checked."""
     lacking = [name for name, side in (("A", a), ("B", b)) if side.facts.get(key) is None]
     if lacking:
-        found.not_checked[part] = f"{what} in {' and '.join(lacking)}"
+        found.not_checked[part] = f"{_LACKING[key]} in {' and '.join(lacking)}"
     return bool(lacking)
 
 
@@ -111,7 +124,7 @@ def _versions(a: Side, b: Side, found: Comparison) -> _Rows:
     # what only one of them told: the other's log may be silent of it
     both = (told[0].keys() & told[1].keys()) - (a.facts.get("packages") or {}).keys()
     yield from _pairs(*({name: one[name] for name in one if name in both} for one in told))
-    if _lacks(found, "versions", a, b, "packages", "no reading of installed packages"):
+    if _lacks(found, "versions", a, b, "packages"):
         return
     packages = a.facts["packages"], b.facts["packages"]
     yield from _pairs(*({name: one[name] for name in sorted(one)} for one in packages))
@@ -143,7 +156,7 @@ def _uuids(gpus: Any) -> set[str]:
 
 
 def _environment(a: Side, b: Side, each_time: frozenset[str], found: Comparison) -> _Rows:
-    if _lacks(found, "environment", a, b, "environment", "no environment of a rank"):
+    if _lacks(found, "environment", a, b, "environment"):
         return
     sides = [
         {
@@ -183,21 +196,31 @@ def _options(argv: Sequence[str]) -> list[str]:
 
 
 def _transports(a: Side, b: Side, found: Comparison) -> _Rows:
-    if not _lacks(found, "transports", a, b, "transports", "no log of NCCL"):
-        names = {"nets": "NCCL network", "gpu_direct": "GPUDirect RDMA", "devices": "RDMA ports", "bootstrap": "bootstrap"}
+    if not _lacks(found, "transports", a, b, "transports"):
+        names = {
+            "nets": "NCCL network",
+            "gpu_direct": "GPUDirect RDMA",
+            "devices": "RDMA ports",
+            "bootstrap": "bootstrap",
+        }
         yield from _pairs(
             *({name: side.facts["transports"].get(key) for key, name in names.items()} for side in (a, b))
         )
 
 
 def _gpus(a: Side, b: Side, found: Comparison) -> _Rows:
-    if _lacks(found, "GPUs", a, b, "gpus", "no reading of GPUs"):
+    if _lacks(found, "GPUs", a, b, "gpus"):
         return
     first, second = ({gpu["index"]: gpu for gpu in side.facts["gpus"]} for side in (a, b))
     for index in sorted(first.keys() & second.keys()):
         one, other = first[index], second[index]
         for key, name, least, form in (
-            ("busy_clock_hertz", "clock at work", _OF_CLOCK, lambda hertz: format_quantity(hertz / 1e6, "MHz")),
+            (
+                "busy_clock_hertz",
+                "clock at work",
+                _OF_CLOCK,
+                lambda hertz: format_quantity(hertz / 1e6, "MHz"),
+            ),
             ("memory_peak_bytes", "memory at most", _OF_MEMORY, format_bytes),
             ("power_limit_watts", "power limit", 0.0, lambda watts: format_quantity(watts, "W")),
         ):
@@ -216,7 +239,7 @@ def _end(a: Side, b: Side) -> _Rows:
 
 
 def _phases(a: Side, b: Side, found: Comparison) -> _Rows:
-    if _lacks(found, "phases", a, b, "phases", "no phases"):
+    if _lacks(found, "phases", a, b, "phases"):
         return
     one, other = a.facts["phases"], b.facts["phases"]
     for phase in dict.fromkeys((*one, *other)):
@@ -231,7 +254,7 @@ def _phases(a: Side, b: Side, found: Comparison) -> _Rows:
 
 
 def _steps(a: Side, b: Side, found: Comparison) -> _Rows:
-    if _lacks(found, "steps", a, b, "steps", "no step times"):
+    if _lacks(found, "steps", a, b, "steps"):
         return
     one, other = a.facts["steps"], b.facts["steps"]
     if any(_far(one.get(key), other.get(key), _OF_STEPS) for key in ("p5", "median", "p95")):
@@ -259,7 +282,11 @@ def _loss(a: Side, b: Side, found: Comparison) -> _Rows:
         compared |= bool(common)
         step = next((step for step in common if not _same((one or {})[step], (other or {})[step])), None)
         if step is not None and one and other:
-            alike = f", {format_ranks([s for s in common if s < step], noun='step')} alike" if step != common[0] else ""
+            alike = (
+                f", {format_ranks([s for s in common if s < step], noun='step')} alike"
+                if step != common[0]
+                else ""
+            )
             yield f"first at step {step}: {name}{alike}", format_number(one[step]), format_number(other[step])
     if not compared:
         found.not_checked["loss"] = "no step of both shows a loss"
@@ -304,7 +331,7 @@ def program_of(argv: Sequence[str]) -> tuple[str, ...]:
     """
     script = next((word for word in argv if word.endswith((".py", ".sh")) and not word.startswith("-")), None)
     if script is not None:
-        return (os.path.basename(script),)
+        return (PurePath(script).name,)
     if "-m" in argv[:-1]:
         return (argv[[*argv].index("-m") + 1],)
-    return tuple(os.path.basename(word) for word in argv[:2] if not word.startswith("-"))
+    return tuple(PurePath(word).name for word in argv[:2] if not word.startswith("-"))

@@ -53,7 +53,9 @@ def read_evidence(path: Path, progress: Progress | None = None) -> RunEvidence:
     engine = Engine(PARSERS, [heard], Precedence())
     for record in evidence:
         engine.feed(record)
-    return RunEvidence(facts(engine), engine.job.run.argv, heard.forms, heard.losses, heard.norms, evidence.notes)
+    return RunEvidence(
+        facts(engine), engine.job.run.argv, heard.forms, heard.losses, heard.norms, evidence.notes
+    )
 
 
 def form(text: str) -> str:
@@ -84,7 +86,7 @@ class _Listener:
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, LogLine):
             if not fact.bar and len(self.forms) < _MOST_FORMS and (found := form(fact.text)):
-                self.forms.setdefault(found, fact.text.strip())
+                self.forms.setdefault(found, fact.text.rstrip())
         elif isinstance(fact, Iteration):
             self._step = fact.iteration
             self._numbers(dict(fact.metrics))

@@ -49,9 +49,7 @@ def _environment(job: JobView) -> dict[str, str] | None:
         return None
     first, *others = seen
     return {
-        name: value
-        for name, value in sorted(first.items())
-        if all(one.get(name) == value for one in others)
+        name: value for name, value in sorted(first.items()) if all(one.get(name) == value for one in others)
     }
 
 
@@ -81,7 +79,10 @@ def _transports(job: JobView) -> dict[str, Any] | None:
         return None
     nets = {net for process in processes for net in process.nets_between_nodes()}
     devices = {
-        f"{one.name}:{one.port}" for process in processes if process.devices for one in process.devices.devices
+        f"{one.name}:{one.port}"
+        for process in processes
+        if process.devices
+        for one in process.devices.devices
     }
     direct = {carried for process in processes for _, carried in process.channels}
     return {
@@ -112,11 +113,13 @@ def _culprits(engine: Engine) -> list[dict[str, Any]]:
             if rank in job.ranks and job.ranks[rank].placement.host in ("", job.run.host)
         ]
         if finding.severity is Severity.CRITICAL and here:
-            found.append({
-                "id": finding.id,
-                "class": finding.klass,
-                "ranks": here[:_MOST_RANKS],
-                "all_ranks_named": len(finding.ranks),
-                "gpus": sorted({gpus[rank].uuid for rank in here[:_MOST_RANKS] if rank in gpus}),
-            })
+            found.append(
+                {
+                    "id": finding.id,
+                    "class": finding.klass,
+                    "ranks": here[:_MOST_RANKS],
+                    "all_ranks_named": len(finding.ranks),
+                    "gpus": sorted({gpus[rank].uuid for rank in here[:_MOST_RANKS] if rank in gpus}),
+                }
+            )
     return found

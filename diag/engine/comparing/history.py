@@ -66,7 +66,11 @@ def _hosts(facts: Mapping[str, Any]) -> set[str]:
 
 def _uuids(facts: Mapping[str, Any]) -> set[str]:
     gpus = facts.get("gpus")
-    return {str(one["uuid"]) for one in gpus if isinstance(one, dict) and one.get("uuid")} if isinstance(gpus, list) else set()
+    return (
+        {str(one["uuid"]) for one in gpus if isinstance(one, dict) and one.get("uuid")}
+        if isinstance(gpus, list)
+        else set()
+    )
 
 
 def _named(facts: Mapping[str, Any], key: str) -> dict[str, str]:

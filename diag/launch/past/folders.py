@@ -1,5 +1,7 @@
 """Where run directories of this user are, and which one a word means: `-1`, an id or a part of it, a path."""
 
+# paths are text here: of a thousand runs a `Path` each costs as much as reading them
+# ruff: noqa: PTH119
 from __future__ import annotations
 
 import os

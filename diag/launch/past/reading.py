@@ -1,6 +1,8 @@
 """What is remembered of one run: read from run.json, findings.jsonl and the times of its files. They may be torn, and a
 person may have put anything there."""
 
+# paths are text here: of a thousand runs a `Path` each costs as much as reading them
+# ruff: noqa: PTH119, PTH120
 from __future__ import annotations
 
 import json
@@ -123,8 +125,7 @@ def read_past(path: str) -> PastRun:
     facts = _json(os.path.join(path, FACTS))
     facts = facts if facts.get("schema") == FACTS_SCHEMA else {}
     began = _time(data.get("started_at")) or os.lstat(path).st_mtime
-    words = data.get("argv")
-    argv = [str(word) for word in words[:_MOST_WORDS]] if isinstance(words, list) else []
+    argv = [str(word) for word in _list(data.get("argv"))[:_MOST_WORDS]]
     run = PastRun(
         os.path.basename(path),
         path,
@@ -187,16 +188,20 @@ def _findings(path: str) -> tuple[PastFinding, ...]:
             last.pop(key, None)
         elif key[0] and (key in last or len(last) < _MOST_FINDINGS):
             ranks = finding.get("ranks")
-            numbers = filter(None.__ne__, map(_whole, ranks if isinstance(ranks, list) else ()))
+            numbers = [number for one in _list(ranks) if (number := _whole(one)) is not None]
             severity = str(finding.get("severity"))
             last[key] = PastFinding(
                 key[0][:100],
                 str(finding.get("class") or "")[:100],
                 severity if severity in _LEVELS else "info",
-                tuple(numbers)[:_MOST_WORDS],
+                tuple(numbers[:_MOST_WORDS]),
                 change.get("change") != "resolved",
             )
     return tuple(sorted(last.values(), key=lambda one: (_LEVELS.index(one.severity), not one.open)))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _lines(path: str) -> Iterator[dict[str, Any]]:

@@ -86,5 +86,7 @@ def parse(record: Record) -> Iterator[Observation]:
         word(payload["driver"]),
         None
         if packages is None
-        else tuple((word(name), word(version)) for name, version in [*mapping(packages).items()][:_MOST_PACKAGES]),
+        else tuple(
+            (word(name), word(version)) for name, version in [*mapping(packages).items()][:_MOST_PACKAGES]
+        ),
     )
