@@ -9,12 +9,12 @@ from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.sources.host import software
 from diag.text.errors import SourceUnavailable
 
-# Ours: imports are over, and libraries of a network that are loaded later have been.
-_SECONDS = (5.0, 60.0, 600.0)
+# Ours, each after the one before: of a short run there is one; imports are over; what is loaded late has been.
+_SECONDS = (2.0, 15.0, 60.0, 600.0)
 
 
 class SoftwareSampler(RankSampler):
-    """Three readings, each recorded if it differs. On a thread of its own: a memory map waits for its process, a folder of
+    """Four readings, each recorded if it differs. On a thread of its own: a memory map waits for its process, a folder of
     packages for its file system. Where it may not look, a comparison of runs says so; no check needs it."""
 
     name = what = "software"
