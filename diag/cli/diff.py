@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _TOGETHER = 76  # columns of both values on one line
 _NAMED = 8
+_WORDED = ("end", "phases", "steps")  # parts whose values are diag's words; others may be any
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def _read(path: Path, known: Sequence[PastRun]) -> _Run:
     for note in evidence.notes:
         print(f"diag: {clean(note)}", file=sys.stderr)
     argv = past.argv if past is not None else evidence.argv
-    return _Run(path, past, Side(evidence, argv, _end(past, evidence.facts), str(path.absolute())))
+    return _Run(path, past, Side(evidence, argv, _end(past, evidence.facts)))
 
 
 def _end(past: PastRun | None, facts: dict[str, Any]) -> dict[str, str]:
@@ -158,13 +159,15 @@ def _text(a: _Run, b: _Run, found: Comparison, history: Before | None, say: Call
 
     lines = [*_heads(a, b, say)]
     part = ""
-    size = max((columns(say(one.name)) for one in found.differences if one.part != "log"), default=0)
+    size = 0
     for one in found.differences:
         if one.part != part:
             part = one.part
+            size = max(columns(say(each.name)) for each in found.differences if each.part == part)
             title = "log: new in B" if part == "log" else part
             lines += ["", say(title)]
-        first, second = clean(say(one.a)), clean(say(one.b))
+        value = say if part in _WORDED else str
+        first, second = clean(value(one.a)), clean(value(one.b))
         if part == "log":
             lines.append(f"  {clean(one.b)}")
         elif columns(first) + columns(second) <= _TOGETHER:

@@ -28,7 +28,11 @@ RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
 def diag(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    places = {"DIAG_RUN_ROOT": str(root), "XDG_STATE_HOME": str(root.parent / "state"), "TMPDIR": str(root.parent)}
+    places = {
+        "DIAG_RUN_ROOT": str(root),
+        "XDG_STATE_HOME": str(root.parent / "state"),
+        "TMPDIR": str(root.parent),
+    }
     return subprocess.run(
         [*DIAG, *words], capture_output=True, text=True, env={**os.environ, **places}, timeout=60, check=False
     )
@@ -63,7 +67,9 @@ def test_runs_are_listed_with_their_ends_newest_first(root: Path) -> None:
         ("finished", 0),
     ]
     assert all(5 < one["seconds"] < 60 and one["evidence_kept"] for one in found)
-    assert [finding["id"] for finding in found[0]["findings"] if finding["severity"] == "critical"] == ["rank-died"]
+    assert [finding["id"] for finding in found[0]["findings"] if finding["severity"] == "critical"] == [
+        "rank-died"
+    ]
 
 
 def test_minus_one_replays_the_last_run(root: Path) -> None:
@@ -79,7 +85,9 @@ def test_last_run_is_compared_with_the_last_one_that_finished(root: Path) -> Non
     assert found["environment", "NCCL_SOCKET_IFNAME"] == ("-", "eth9")
     assert found["command", "command"] == ("-", "3")
     assert found["end", "state"] == ("finished", "failed (exit 3)")
-    assert "the cache of shards is corrupt" in [one["b"] for one in told["differences"] if one["part"] == "log"]
+    assert "the cache of shards is corrupt" in [
+        one["b"] for one in told["differences"] if one["part"] == "log"
+    ]
     assert {"versions", "nodes", "loss"} <= set(told["alike"])
     assert (told["before"]["worked"], told["before"]["on_these_nodes"], told["before"]["new"]) == (2, 2, {})
 

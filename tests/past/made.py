@@ -36,7 +36,10 @@ def facts(**given: Any) -> dict[str, Any]:
         "world_size": 2,
         "ranks_here": 2,
         "hosts": ["gpu-7"],
-        "gpus": [{"index": 0, "uuid": "GPU-a", "name": "H100"}, {"index": 1, "uuid": "GPU-b", "name": "H100"}],
+        "gpus": [
+            {"index": 0, "uuid": "GPU-a", "name": "H100"},
+            {"index": 1, "uuid": "GPU-b", "name": "H100"},
+        ],
         "versions": {"python": "3.11", "nccl": "2.27.5"},
         "packages": {"torch": "2.12.0", "numpy": "2.0"},
         "environment": {"NCCL_DEBUG": "INFO"},

@@ -13,6 +13,7 @@ from diag.engine.comparing.facts import facts
 from diag.engine.engine import Engine
 from diag.model import Confidence, Finding, Placement, Severity
 from diag.model.observations import (
+    DiskSpace,
     EnvironmentSeen,
     GpuSample,
     NcclLine,
@@ -48,7 +49,20 @@ def found(id: str, *ranks: int, severity: Severity = Severity.CRITICAL) -> Findi
 
 def gpu(index: int, *, used: int = 0, busy: float = 0.9, clock: float = 1.98e9, pid: int = 0) -> GpuSample:
     return GpuSample(
-        *(None, index, f"GPU-{index}", f"0{index}:00.0", "H100", busy, used, 80 << 30, 600.0, 700.0, clock, 60.0),
+        *(
+            None,
+            index,
+            f"GPU-{index}",
+            f"0{index}:00.0",
+            "H100",
+            busy,
+            used,
+            80 << 30,
+            600.0,
+            700.0,
+            clock,
+            60.0,
+        ),
         pids=(pid,) if pid else (),
     )
 
@@ -91,7 +105,9 @@ def test_versions_are_those_of_process_and_log() -> None:
 
 
 def test_later_reading_without_packages_does_not_hide_the_first() -> None:
-    told = facts(engine_after(SoftwareSeen(0, 1, "", "", "", (("torch", "2"),)), SoftwareSeen(0, 1, "", "", "", None)))
+    told = facts(
+        engine_after(SoftwareSeen(0, 1, "", "", "", (("torch", "2"),)), SoftwareSeen(0, 1, "", "", "", None))
+    )
 
     assert told["packages"] == {"torch": "2"}
 
@@ -105,6 +121,18 @@ def test_environment_is_what_all_ranks_have_alike() -> None:
     )
 
     assert told["environment"] == {"NCCL_DEBUG": "INFO"}
+
+
+def test_runs_own_directory_is_called_alike_in_all_runs() -> None:
+    told = facts(
+        engine_after(
+            DiskSpace(None, "/runs/a", "run_dir", 1, 1),
+            EnvironmentSeen(0, 100, (("NCCL_DEBUG_FILE", "/runs/a/nccl/%h.log"),)),
+            EnvironmentSeen(1, 101, (("NCCL_DEBUG_FILE", "/runs/a/nccl/%h.log"),)),
+        )
+    )
+
+    assert told["environment"] == {"NCCL_DEBUG_FILE": "RUN_DIR/nccl/%h.log"}
 
 
 def test_gpus_have_their_highest_memory_and_their_clock_at_work() -> None:
@@ -126,8 +154,14 @@ def test_gpus_have_their_highest_memory_and_their_clock_at_work() -> None:
 @pytest.mark.parametrize(
     ("finding", "culprits"),
     [
-        (found("hang", 1), [{"id": "hang", "class": "", "ranks": [1], "all_ranks_named": 1, "gpus": ["GPU-1"]}]),
-        (found("hang", 1, 3), [{"id": "hang", "class": "", "ranks": [1], "all_ranks_named": 2, "gpus": ["GPU-1"]}]),
+        (
+            found("hang", 1),
+            [{"id": "hang", "class": "", "ranks": [1], "all_ranks_named": 1, "gpus": ["GPU-1"]}],
+        ),
+        (
+            found("hang", 1, 3),
+            [{"id": "hang", "class": "", "ranks": [1], "all_ranks_named": 2, "gpus": ["GPU-1"]}],
+        ),
         (found("hang", 3), []),  # of another node
         (found("hang"), []),
         (found("slow", 1, severity=Severity.WARNING), []),

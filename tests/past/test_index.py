@@ -126,7 +126,9 @@ def test_place_where_others_can_write_gets_no_index(tmp_path: Path) -> None:
     assert not (tmp_path / "shared" / INDEX).exists()
 
 
-def test_place_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_that_cannot_be_written_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = run_dir(tmp_path, 1)
     real = os.open
 
@@ -176,7 +178,10 @@ def test_several_processes_at_once_read_and_write_while_runs_come_and_go(tmp_pat
         run_dir(tmp_path, number, told=facts())
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", _LOOP, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", _LOOP, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(2)
     ]

@@ -15,11 +15,19 @@ HOST = socket.gethostname()
 
 
 def culprit(*gpus: str, ranks: tuple[int, ...] = (1,), named: int = 0, id: str = "hang") -> dict[str, Any]:
-    return {"id": id, "class": "", "ranks": list(ranks), "all_ranks_named": named or len(ranks), "gpus": list(gpus)}
+    return {
+        "id": id,
+        "class": "",
+        "ranks": list(ranks),
+        "all_ranks_named": named or len(ranks),
+        "gpus": list(gpus),
+    }
 
 
 def hung(root: Path, number: int, *culprits: dict[str, Any], **given: Any) -> Path:
-    return run_dir(root, number, returncode=1, found=(finding(),), told=facts(culprits=list(culprits), **given))
+    return run_dir(
+        root, number, returncode=1, found=(finding(),), told=facts(culprits=list(culprits), **given)
+    )
 
 
 def said(root: Path) -> list[tuple[str, str]]:
@@ -57,7 +65,9 @@ def test_only_node_and_only_gpu_of_a_job_are_no_hint(tmp_path: Path) -> None:
     for number in range(5):
         hung(tmp_path, number, culprit("GPU-a"), gpus=one, world_size=1, ranks_here=1)
 
-    assert said(tmp_path) == [("ok", f"5 runs on {HOST} remembered, 0 finished, 5 ended with a critical finding")]
+    assert said(tmp_path) == [
+        ("ok", f"5 runs on {HOST} remembered, 0 finished, 5 ended with a critical finding")
+    ]
 
 
 def test_finding_that_names_all_ranks_points_at_no_gpu(tmp_path: Path) -> None:
@@ -86,7 +96,14 @@ def test_two_runs_are_too_few_to_speak_of(tmp_path: Path) -> None:
 
 
 def test_facts_of_any_content_are_passed_over(tmp_path: Path) -> None:
-    strange: list[Any] = [None, 3, {"ranks": "x"}, {"ranks": [1]}, {"ranks": [1], "gpus": 7}, {"ranks": [], "gpus": []}]
+    strange: list[Any] = [
+        None,
+        3,
+        {"ranks": "x"},
+        {"ranks": [1]},
+        {"ranks": [1], "gpus": 7},
+        {"ranks": [], "gpus": []},
+    ]
     for number in range(3):
         hung(tmp_path, number, *strange, gpus=[{"index": "x"}, None, {"index": 0, "uuid": 3}])
     run_dir(tmp_path, 4, told=facts(gpus="x", culprits={"a": 1}, world_size=True))

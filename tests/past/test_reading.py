@@ -102,7 +102,14 @@ def test_secrets_of_a_command_are_hidden_whoever_wrote_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]\n{}\n", '{"finding": 3}\n', '{"finding": {"id": 7, "ranks": "x", "severity": []}}\n', "\0" * 50],
+    [
+        "",
+        "{",
+        "[]\n{}\n",
+        '{"finding": 3}\n',
+        '{"finding": {"id": 7, "ranks": "x", "severity": []}}\n',
+        "\0" * 50,
+    ],
 )
 def test_findings_that_are_none_are_passed_over(tmp_path: Path, text: str) -> None:
     path = run_dir(tmp_path)

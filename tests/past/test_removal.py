@@ -116,7 +116,9 @@ def test_what_is_no_run_directory_stays(root: Path, tmp_path: Path) -> None:
     ):
         assert removal(path).why_not == why
         assert rm(str(path), "--yes") == 1
-    assert copy.exists() and (named / "thesis.tex").exists() and file.exists() and (real / "run.json").exists()
+    assert (
+        copy.exists() and (named / "thesis.tex").exists() and file.exists() and (real / "run.json").exists()
+    )
 
 
 def test_links_in_a_run_are_removed_and_not_what_they_lead_to(root: Path, tmp_path: Path) -> None:
@@ -172,7 +174,9 @@ def test_story_of_a_run_is_listed_and_can_be_removed(root: Path, capsys: pytest.
     assert not path.exists() and not (root / "past").exists()
 
 
-def test_replay_says_why_there_is_no_evidence_any_more(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_says_why_there_is_no_evidence_any_more(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir(root / "past", 1, told=facts())
 
     assert main(["replay", "-1"]) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,7 +75,9 @@ def test_any_other_word_stays_as_it_is(word: str, root: Path) -> None:
 def test_more_than_there_are_is_an_error_that_says_how_many(root: Path) -> None:
     run_dir(root, 1)
 
-    with pytest.raises(DiagError, match="there is no run -2: diag remembers 1 run of this user here") as error:
+    with pytest.raises(
+        DiagError, match="there is no run -2: diag remembers 1 run of this user here"
+    ) as error:
         run_word("-2")
     assert error.value.exit_code == 2
 
@@ -115,3 +119,18 @@ def test_every_command_that_takes_a_run_takes_minus_one(words: list[str], name: 
     given = getattr(make_parser(words[0]).parse_args(words), name)
 
     assert str(path) in map(str, given if isinstance(given, list) else [given])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "from diag.cli.main import make_parser; make_parser('').format_help()",
+        "from diag.cli.main import make_parser; make_parser().format_help()",
+        "import diag.cli.dump; import diag.cli.client.endpoint",
+        "from diag.launch.rundir import RunDir",
+    ],
+)
+def test_nothing_but_the_list_of_runs_loads_sqlite(work: str) -> None:
+    check = f"import sys; {work}; assert 'sqlite3' not in sys.modules"
+
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -21,12 +21,21 @@ NAMES = (
     "ms_swift-4.0.0.dev0.dist-info",
     "nvidia_nccl_cu12-2.28.9.dist-info",
 )
-STRANGE = ("torch", "README.txt", "x.dist-info", "-1.dist-info", "a" * 150 + "-1.dist-info", "_x-1.0.dist-info")
+STRANGE = (
+    "torch",
+    "README.txt",
+    "x.dist-info",
+    "-1.dist-info",
+    "a" * 150 + "-1.dist-info",
+    "_x-1.0.dist-info",
+)
 
 
 def of(proc: Path, folder: Path, lines: str = "") -> dict:
     (proc / "7").mkdir(parents=True, exist_ok=True)
-    (proc / "7/maps").write_text(f"7f00-7f01 r-xp 00000000 fe:00 12 {folder}/torch/lib/libtorch_cpu.so\n{lines}")
+    (proc / "7/maps").write_text(
+        f"7f00-7f01 r-xp 00000000 fe:00 12 {folder}/torch/lib/libtorch_cpu.so\n{lines}"
+    )
     return dict(software.read(7, proc))
 
 
@@ -54,7 +63,9 @@ class _Here:
         return sorted(one.name for one in Path(path).iterdir())
 
 
-def test_packages_are_those_installed_beside_the_libraries_by_pips_names(tmp_path: Path, packages: Path) -> None:
+def test_packages_are_those_installed_beside_the_libraries_by_pips_names(
+    tmp_path: Path, packages: Path
+) -> None:
     found = of(tmp_path / "proc", packages)
 
     assert found["packages"] == {
@@ -92,12 +103,20 @@ def test_memory_map_that_may_not_be_read_is_no_reading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "version"),
     [
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (x@y)\n", "570.124.06"),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n", "535.183.01"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (x@y)\n",
+            "570.124.06",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
+            "535.183.01",
+        ),
         ("something else\n", ""),
     ],
 )
-def test_driver_is_read_where_the_kernel_shows_it(tmp_path: Path, packages: Path, text: str, version: str) -> None:
+def test_driver_is_read_where_the_kernel_shows_it(
+    tmp_path: Path, packages: Path, text: str, version: str
+) -> None:
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(text)
 

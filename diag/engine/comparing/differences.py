@@ -13,7 +13,6 @@ from diag.engine.comparing.evidence import RunEvidence
 from diag.text.units import (
     format_bytes,
     format_count,
-    format_number,
     format_quantity,
     format_ranks,
     format_seconds,
@@ -59,12 +58,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: `argv` and `end` as the run shows them, `path` of its directory, which is in its variables."""
+    """One of the two: `argv` and `end` as the run shows them."""
 
     evidence: RunEvidence
     argv: Sequence[str]
     end: Mapping[str, str]
-    path: str = ""
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -142,7 +140,7 @@ def _nodes(a: Side, b: Side) -> _Rows:
         )
     )
     one, other = (_uuids(side.facts.get("gpus")) for side in (a, b))
-    if one and other and one != other and a.facts.get("hosts") == b.facts.get("hosts"):
+    if one - other and other - one and a.facts.get("hosts") == b.facts.get("hosts"):
         yield "GPU UUIDs", _text(sorted(one - other)), _text(sorted(other - one))
 
 
@@ -159,11 +157,7 @@ def _environment(a: Side, b: Side, each_time: frozenset[str], found: Comparison)
     if _lacks(found, "environment", a, b, "environment"):
         return
     sides = [
-        {
-            name: str(value).replace(side.path, "RUN_DIR") if side.path else str(value)
-            for name, value in side.facts["environment"].items()
-            if name not in each_time
-        }
+        {name: str(value) for name, value in side.facts["environment"].items() if name not in each_time}
         for side in (a, b)
     ]
     yield from _pairs(*sides)
@@ -287,9 +281,14 @@ def _loss(a: Side, b: Side, found: Comparison) -> _Rows:
                 if step != common[0]
                 else ""
             )
-            yield f"first at step {step}: {name}{alike}", format_number(one[step]), format_number(other[step])
+            yield f"first at step {step}: {name}{alike}", _digits(one[step]), _digits(other[step])
     if not compared:
         found.not_checked["loss"] = "no step of both shows a loss"
+
+
+def _digits(value: float) -> str:
+    """As the log has it: where two numbers differ may be their last digit."""
+    return f"{value:.9g}"
 
 
 def _same(one: float, other: float) -> bool:

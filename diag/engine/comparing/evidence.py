@@ -66,8 +66,8 @@ def form(text: str) -> str:
     >>> form("{'loss': 0.53, 'epoch': 1.0}"), form("12/500")
     ('loss epoch', '')
     """
-    text = _VARIES.sub(" ", _PATH.sub(" ", CLOCK.sub(" ", text[:_MOST_CHARS])))
-    words = BETWEEN.sub(" ", text).strip()
+    text = _VARIES.sub(" ", _PATH.sub(" ", CLOCK.sub(" ", text)))
+    words = BETWEEN.sub(" ", text).strip()[:_MOST_CHARS]
     return words if len(_WORDS.findall(words)) >= _LEAST_WORDS else ""
 
 

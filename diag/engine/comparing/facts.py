@@ -43,13 +43,17 @@ def _packages(job: JobView) -> dict[str, str] | None:
 
 
 def _environment(job: JobView) -> dict[str, str] | None:
-    """The allow-listed variables that all ranks have alike: what differs among them is a rank's own."""
+    """The allow-listed variables that all ranks have alike: what differs among them is a rank's own. The run's own
+    directory, which diag puts into some, is RUN_DIR in all runs."""
     seen = [rank.variables for rank in job.ranks.values() if rank.variables]
     if not seen:
         return None
     first, *others = seen
+    own = [disk.path for _, disk in job.machine.disks.values() if disk.purpose == "run_dir"]
     return {
-        name: value for name, value in sorted(first.items()) if all(one.get(name) == value for one in others)
+        name: value.replace(own[0], "RUN_DIR") if own else value
+        for name, value in sorted(first.items())
+        if all(one.get(name) == value for one in others)
     }
 
 
