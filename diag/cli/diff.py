@@ -180,8 +180,8 @@ def _text(a: _Run, b: _Run, found: Comparison, history: Before | None, say: Call
     if not found.differences:
         lines.append(say("nothing differs that was compared"))
     if found.alike:
-        lines.append(say("alike: ") + ", ".join(map(say, found.alike)))
-    lines += [say("not checked: ") + f"{say(part)}: {say(why)}" for part, why in found.not_checked.items()]
+        lines.append(say("alike") + ": " + ", ".join(map(say, found.alike)))
+    lines += [say("not checked") + f": {say(part)}: {say(why)}" for part, why in found.not_checked.items()]
     if history is not None:
         lines.append(_history(history, say))
     return "\n".join(lines)
@@ -202,9 +202,9 @@ def _history(history: Before, say: Callable[[str], str]) -> str:
     if not history.worked:
         return say("no earlier run of this program that worked is remembered")
     times = f"{history.worked} time{'' if history.worked == 1 else 's'}"
-    text = say(f"this program worked {times} before, {history.on_these_nodes} of them on these nodes")
+    text = f"this program worked {times} before, {history.on_these_nodes} of them on these nodes; "
     new = [f"{name} {value}" for name, value in history.new.items()]
     if not new:
-        return text + say("; nothing is new beside those")
+        return say(f"{text}nothing is new beside those")
     more = f" (+{len(new) - _NAMED})" if len(new) > _NAMED else ""
-    return text + say("; new in B: ") + clean(", ".join(new[:_NAMED])) + more
+    return clean(say(f"{text}new in B: {', '.join(new[:_NAMED])}{more}"))

@@ -158,12 +158,12 @@ def _remove(args: argparse.Namespace) -> int:
     from diag.text.units import format_bytes, format_count
 
     if not args.runs and args.older is None:
-        raise DiagError("which runs?", hint="diag runs rm -1, diag runs rm --older 7d", exit_code=2)
+        raise DiagError("which runs?", hint="`diag runs rm -1`, or `diag runs rm --older 7d`", exit_code=2)
     if args.runs and args.older is not None:
         raise DiagError("--older cannot be combined with runs", hint="one of them", exit_code=2)
     asked = [removal(path) for path in dict.fromkeys(args.runs or _older(args.older))]
     wanted = [one for one in asked if not one.why_not]
-    say = speaker("runs", sys.stderr)
+    say = speaker("runs", sys.stderr, args.lang)
     for one in asked:
         if one.why_not:
             _tell(say(f"{one.path} stays: {one.why_not}"))
@@ -183,7 +183,7 @@ def _remove(args: argparse.Namespace) -> int:
             failed = True
             _tell(say(f"{one.path} stays: {why_not}"))
     remembered()  # the index forgets them, too
-    print(speaker("runs", sys.stdout)(f"removed {format_count(removed, 'run')}"))
+    print(speaker("runs", sys.stdout, args.lang)(f"removed {format_count(removed, 'run')}"))
     return 1 if failed else 0
 
 

@@ -36,7 +36,7 @@ def test_equal_runs_differ_in_nothing(tmp_path: Path) -> None:
     found = compare(side(losses={1: 2.0}, forms={"a b": "a b"}), side(losses={1: 2.0}, forms={"a b": "a b"}))
 
     assert found.differences == []
-    assert found.not_checked == {"transports": "no log of NCCL in A and B"}
+    assert found.not_checked == {"transports": "no log of NCCL in either"}
 
 
 def test_versions_come_first_and_then_nodes_environment_command_and_times() -> None:
@@ -255,7 +255,7 @@ def test_diff_of_two_runs_prints_what_differs_and_what_was_not_checked(
     out = capsys.readouterr().out
     assert "  NCCL_IB_DISABLE  0 -> 1\n" in out
     assert "log: new in B\n  shard cache is corrupt\n" in out
-    assert "alike: nodes" in out and "not checked: GPUs: no reading of GPUs in A and B" in out
+    assert "alike: nodes" in out and "not checked: GPUs: no reading of GPUs in either" in out
     assert "this program worked 1 time before, 1 of them on these nodes" in out
 
 
@@ -269,7 +269,7 @@ def test_run_whose_journal_was_removed_is_compared_by_its_facts(
 
     document = json.loads(capsys.readouterr().out)
     assert document["differences"] == [{"part": "versions", "name": "torch", "a": "2.12.0", "b": "2.13.0"}]
-    assert {"what": "log", "reason": "no output in A and B"} in document["not_checked"]
+    assert {"what": "log", "reason": "no output in either"} in document["not_checked"]
 
 
 def test_secrets_and_escape_sequences_are_not_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

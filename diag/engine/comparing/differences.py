@@ -99,7 +99,7 @@ def _lacks(found: Comparison, part: str, a: Side, b: Side, key: str) -> bool:
     """Whether one of them has nothing of it: then it is not checked."""
     lacking = [name for name, side in (("A", a), ("B", b)) if side.facts.get(key) is None]
     if lacking:
-        found.not_checked[part] = f"{_LACKING[key]} in {' and '.join(lacking)}"
+        found.not_checked[part] = f"{_LACKING[key]} in {'either' if len(lacking) > 1 else lacking[0]}"
     return bool(lacking)
 
 
@@ -300,7 +300,7 @@ def _log(a: Side, b: Side, found: Comparison) -> _Rows:
     one, other = a.evidence.forms, b.evidence.forms
     if not one or not other:
         lacking = [name for name, forms in (("A", one), ("B", other)) if not forms]
-        found.not_checked["log"] = f"no output in {' and '.join(lacking)}"
+        found.not_checked["log"] = f"no output in {'either' if len(lacking) > 1 else lacking[0]}"
         return
     new = [line for form, line in other.items() if form not in one]
     if len(new) > _MOST_LINES:

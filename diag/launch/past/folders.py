@@ -72,9 +72,8 @@ def _before(folders: list[str], number: int) -> str:
             there += 1
             if there == number:
                 return path
-    count = f"{there} run{'' if there == 1 else 's'}" if there else "no run"
     raise DiagError(
-        f"there is no run -{number}: diag remembers {count} of this user here",
+        f"there is no run -{number}; diag remembers {there} here",
         hint="`diag runs` lists them; runs in another place: DIAG_RUN_ROOT",
         exit_code=2,
     )
