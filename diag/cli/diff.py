@@ -76,14 +76,10 @@ def _is_same_program(one: PastRun, run: _Run) -> bool:
 
 
 def _last_that_worked(later: _Run, known: Sequence[PastRun]) -> Path:
-    found = [
-        one
-        for one in known
-        if later.past is not None
-        and one.id < later.past.id
-        and one.succeeded
-        and _is_same_program(one, later)
-    ]
+    from diag.engine.comparing.history import is_forerunner
+
+    past, first = later.past, later.side.facts.get("first_rank")
+    found = [one for one in known if past is not None and one.succeeded and is_forerunner(one, past, first)]
     if not found:
         raise DiagError(
             "no earlier run of this program that finished is remembered",

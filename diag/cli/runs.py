@@ -99,9 +99,9 @@ def table(
         "command",
     ]
     rows = [[say(head) if head else "" for head in heads]]
-    for number, one in enumerate(runs, 1):
+    for number, one in zip(numbers or _numbers(runs), runs, strict=True):
         node = [clean(one.host)] if several else []
-        rows.append([numbers[number - 1] if numbers else f"-{number}", one.id, *_cells(one, say, node)])
+        rows.append([number, one.id, *_cells(one, say, node)])
     widths = [max(columns(row[at]) for row in rows) for at in range(len(heads) - 1)]
     lines = []
     for row in rows:
@@ -112,6 +112,16 @@ def table(
         room = max(_LEAST_COMMAND, width - columns(begin))
         lines.append((begin + (cut(row[-1], room) if width else row[-1])).rstrip())
     return lines
+
+
+def _numbers(runs: Sequence[PastRun]) -> list[str]:
+    """-1, -2 ... as commands take them: of this host's runs, where it has any."""
+    from diag.launch.past.reading import is_of_this_host
+
+    counted = [is_of_this_host(one) for one in runs]
+    if not any(counted):
+        counted = [True] * len(runs)
+    return [f"-{sum(counted[: at + 1])}" if counted[at] else "" for at in range(len(runs))]
 
 
 def _cells(one: PastRun, say: Callable[[str], str], node: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ if sys.argv[3:]:
     print("the cache of shards is corrupt", flush=True)
     sys.exit(int(sys.argv[3]))
 """
+SECRET = "hf_s3cretvalue0123456789"
 RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 
 
@@ -51,7 +52,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for words, env in (
         (["20", "0.5"], {}),
         (["20", "0.5"], {}),
-        (["20", "0.5", "3"], {"NCCL_SOCKET_IFNAME": "eth9"}),
+        (["20", "0.5", "3"], {"NCCL_SOCKET_IFNAME": "eth9", "HF_TOKEN": SECRET, "NCCL_SECRET_KEY": SECRET}),
     ):
         with live_run(place, [sys.executable, str(script), *words], env={**RANK, **env}) as run:
             run.wait(60)
@@ -96,6 +97,17 @@ def test_runs_alike_differ_in_nothing_that_was_compared(root: Path) -> None:
     told = json.loads(diag(root, "diff", "-3", "-2", "--json").stdout)
 
     assert told["differences"] == []
+
+
+def test_nothing_that_is_remembered_has_a_secret_in_it(root: Path) -> None:
+    runs(root)
+    kept = [path for path in root.rglob("*") if path.is_file()]
+
+    assert {"facts.json", "run.json", "runs.sqlite"} <= {path.name for path in kept}
+    assert [path for path in kept if SECRET.encode() in path.read_bytes()] == []
+    assert {path.stat().st_mode & 0o777 for path in kept if path.name in ("facts.json", "runs.sqlite")} == {
+        0o600
+    }
 
 
 def test_living_run_is_told_as_running_and_is_not_removed(tmp_path: Path) -> None:

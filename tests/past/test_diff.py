@@ -198,6 +198,16 @@ def test_version_that_no_earlier_log_told_is_not_called_new(tmp_path: Path) -> N
     assert before(run, all_runs([str(tmp_path)]), run.facts).new == {}
 
 
+def test_runs_of_other_nodes_of_the_same_job_are_no_forerunners(tmp_path: Path) -> None:
+    """In a place of several hosts each node of a job has a run directory."""
+    told(tmp_path, 1, first_rank=0)
+    told(tmp_path, 2, first_rank=8)
+    path = told(tmp_path, 3, first_rank=0)
+
+    run = read_past(str(path))
+    assert before(run, all_runs([str(tmp_path)]), run.facts).worked == 1
+
+
 def test_later_runs_are_no_forerunners(tmp_path: Path) -> None:
     path = told(tmp_path, 1)
     told(tmp_path, 2)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from diag.cli.runs import table
+from diag.launch.past.index import all_runs
 from diag.launch.past.reading import read_past, unpacked
 from diag.text.errors import DiagError
 from tests.past.made import facts, finding, living, run_dir
@@ -154,6 +156,24 @@ def test_run_json_of_any_content_is_told_as_far_as_it_goes(tmp_path: Path, given
     run = read_past(str(path))
 
     assert unpacked(json.loads(json.dumps(run.packed())), str(path)) == run
+
+
+def test_table_numbers_this_hosts_runs_and_names_nodes_where_there_are_several(tmp_path: Path) -> None:
+    for number, host in enumerate([None, "elsewhere", None]):
+        run_dir(tmp_path, number, **({"host": host} if host else {}))
+
+    lines = table(all_runs([str(tmp_path)]), str)
+
+    assert "node" in lines[0]
+    assert [line[:2] for line in lines] == ["  ", "-1", "  ", "-2"]
+
+
+def test_command_is_cut_to_the_terminal_and_escapes_are_shown(tmp_path: Path) -> None:
+    run_dir(tmp_path, argv=["python", "a" * 200, "\x1b[2J"])
+    known = all_runs([str(tmp_path)])
+
+    assert all(len(line) <= 120 for line in table(known, str, 120))
+    assert "\x1b" not in "".join(table(known, str))
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -38,6 +38,22 @@ def test_runs_of_several_places_are_counted_together(root: Path, tmp_path: Path)
     assert (run_word("-1"), run_word("-2")) == (str(new), str(old))
 
 
+def test_in_a_place_of_several_hosts_this_ones_runs_are_counted(root: Path) -> None:
+    mine = run_dir(root, 1)
+    theirs = run_dir(root, 2, host="elsewhere")
+
+    assert run_word("-1") == str(mine)
+    with pytest.raises(DiagError, match="diag remembers 1 here"):
+        run_word("-2")
+    assert run_word(theirs.name) == str(theirs)
+
+
+def test_host_without_runs_of_its_own_counts_those_of_others(root: Path) -> None:
+    old, new = (run_dir(root, number, host="elsewhere") for number in (1, 2))
+
+    assert (run_word("-1"), run_word("-2")) == (str(new), str(old))
+
+
 def test_run_whose_evidence_was_removed_is_still_one(root: Path) -> None:
     gone, kept = run_dir(root / "past", 1), run_dir(root, 2)
 

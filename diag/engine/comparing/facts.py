@@ -17,6 +17,7 @@ _MOST_RANKS = 64
 def facts(engine: Engine) -> dict[str, Any]:
     """Null is what was not read. The engine's lock is held by the caller."""
     job = engine.job
+    here = [rank.rank for rank in job.ranks.values() if rank.placement.host in ("", job.run.host)]
     hosts = sorted({rank.placement.host for rank in job.ranks.values() if rank.placement.host})
     return {
         "ended_at": job.run.ended_at or engine.now or None,
@@ -24,7 +25,8 @@ def facts(engine: Engine) -> dict[str, Any]:
         "iteration": job.iteration,
         "total_iterations": job.progress.total_iterations or None,
         "world_size": job.world_size or len(job.ranks) or None,
-        "ranks_here": sum(rank.placement.host in ("", job.run.host) for rank in job.ranks.values()),
+        "first_rank": min(here, default=None),
+        "ranks_here": len(here),
         "hosts": hosts[:_MOST_HOSTS] or ([job.run.host] if job.run.host else []),
         "gpus": _gpus(job),
         "versions": job.software.versions(),

@@ -22,15 +22,19 @@ class Before:
         return {"worked": self.worked, "on_these_nodes": self.on_these_nodes, "new": self.new}
 
 
+def is_forerunner(one: PastRun, run: PastRun, first_rank: Any) -> bool:
+    """Whether it is an earlier run of the same program, at the same place in its job: each node of one has a run
+    directory."""
+    first = one.facts.get("first_rank")
+    elsewhere = None not in (first, first_rank) and first != first_rank
+    return one.id < run.id and not elsewhere and program_of(one.argv) == program_of(run.argv)
+
+
 def before(run: PastRun, known: Sequence[PastRun], facts: Mapping[str, Any]) -> Before:
     """`facts` of the run itself, which may still be under way. Of its forerunners only those count whose facts are
     known."""
-    program = program_of(run.argv)
-    worked = [
-        one
-        for one in known
-        if one.id < run.id and one.succeeded and one.facts and program_of(one.argv) == program
-    ]
+    first = facts.get("first_rank")
+    worked = [one for one in known if one.succeeded and one.facts and is_forerunner(one, run, first)]
     hosts = _hosts(facts)
     here = sum(bool(hosts) and _hosts(one.facts) == hosts for one in worked)
     if not worked:

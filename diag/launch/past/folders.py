@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import re
 
-from diag.launch.runs import read_run
+from diag.launch.runs import is_ours, read_run
 from diag.text.errors import DiagError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 # Below a root: runs of which only the small files are kept that tell of them.
@@ -45,7 +46,7 @@ def newest_first(roots: Iterable[str]) -> list[str]:
 
 
 def meant(word: str, roots: Iterable[str]) -> str:
-    """The run directory that a word means. `-1` is this user's newest run, `-2` the one before; else what exists at that
+    """The run directory that a word means. `-1` is this user's newest run on this host, `-2` the one before; else what exists at that
     path; else the run whose id begins or ends so. A word that means none is returned as it is. Raises DiagError."""
     back = _BACK.fullmatch(word)
     if not back and (os.path.lexists(word) or not _PART.fullmatch(word)):
@@ -53,7 +54,7 @@ def meant(word: str, roots: Iterable[str]) -> str:
     folders = newest_first(roots)
     if back:
         return _before(folders, -int(word))
-    found = [path for path in folders if _is_of(os.path.basename(path), word) and _is_run(path)]
+    found = [path for path in folders if _is_of(os.path.basename(path), word) and _run_in(path) is not None]
     if len(found) > 1:
         names = ", ".join(os.path.basename(path) for path in found[:_SHOWN])
         more = ", ..." if len(found) > _SHOWN else ""
@@ -66,14 +67,22 @@ def meant(word: str, roots: Iterable[str]) -> str:
 
 
 def _before(folders: list[str], number: int) -> str:
-    there = 0
+    """Of this host's runs, where it has any: of a job on several nodes each has one, maybe in the same place."""
+    own, others = 0, []
     for path in folders:
-        if _is_run(path):
-            there += 1
-            if there == number:
-                return path
+        run = _run_in(path)
+        if run is None:
+            continue
+        if not is_ours(run):
+            others.append(path)
+            continue
+        own += 1
+        if own == number:
+            return path
+    if not own and number <= len(others):
+        return others[number - 1]
     raise DiagError(
-        f"there is no run -{number}; diag remembers {there} here",
+        f"there is no run -{number}; diag remembers {own or len(others)} here",
         hint="`diag runs` lists them; runs in another place: DIAG_RUN_ROOT",
         exit_code=2,
     )
@@ -83,9 +92,9 @@ def _is_of(name: str, part: str) -> bool:
     return name.startswith(part) or name.endswith(part)
 
 
-def _is_run(path: str) -> bool:
+def _run_in(path: str) -> dict[str, Any] | None:
+    """Its run.json; None where it is no run of this user."""
     try:
-        read_run(path, ours=True)
+        return read_run(path, ours=True)
     except DiagError:
-        return False
-    return True
+        return None
