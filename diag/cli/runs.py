@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     return _remove(args) if args.what == "rm" else _list(args)
 
 
-def remembered() -> list[PastRun]:
+def remembered(*, save: bool = True) -> list[PastRun]:
     """All runs of this user that are found here, newest first."""
     from diag.launch.past.index import all_runs
     from diag.launch.runs import places
 
-    return all_runs(places(run_root()))
+    return all_runs(places(run_root()), save=save)
 
 
 def _list(args: argparse.Namespace) -> int:

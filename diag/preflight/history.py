@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from diag.preflight.line import Line, line
-from diag.text.units import format_count
+from diag.text.errors import DiagError
+from diag.text.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from diag.launch.past.places import NodeRecord
@@ -16,13 +19,32 @@ if TYPE_CHECKING:
 _LEAST_RUNS = 3
 _LEAST_TIMES = 2  # ours: once is no pattern
 _MOST_GPUS = 4
+# Ours: a thousand runs that no index knows take 1 s of CPU.
+_MOST_SECONDS = 10.0
 
 
-def check_history(known: Iterable[PastRun], host: str = "") -> Iterator[Line]:
-    """Nothing where fewer than three runs on this node are remembered."""
+def check_history(read: Callable[[], Iterable[PastRun]], seconds: float = _MOST_SECONDS) -> Iterator[Line]:
+    """Nothing where fewer than three runs on this node are remembered. `read` gives all runs, on a thread: the file system
+    that they are on may not answer."""
+    known: SimpleQueue[Iterable[PastRun]] = SimpleQueue()
+
+    def make() -> None:
+        try:
+            known.put(read())
+        except (DiagError, OSError):  # of diag.toml, which other commands report
+            known.put(())
+
+    threading.Thread(target=make, daemon=True, name="diag-history").start()
+    try:
+        yield from history_lines(known.get(timeout=seconds))
+    except Empty:
+        yield line("history.silent", seconds=format_seconds(seconds))
+
+
+def history_lines(known: Iterable[PastRun]) -> Iterator[Line]:
     from diag.launch.past.places import node_record
 
-    host = host or socket.gethostname()
+    host = socket.gethostname()
     record = node_record(host, known)
     if record.runs < _LEAST_RUNS:
         return

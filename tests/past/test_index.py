@@ -154,6 +154,13 @@ def test_what_a_killed_writer_left_is_removed_once_it_is_old(tmp_path: Path) -> 
     assert not old.exists() and young.exists()
 
 
+def test_who_only_looks_writes_nothing(tmp_path: Path) -> None:
+    path = run_dir(tmp_path, 1)
+
+    assert [one.id for one in all_runs([str(tmp_path)], save=False)] == [path.name]
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
 def test_index_is_its_owners_alone(tmp_path: Path) -> None:
     run_dir(tmp_path, 1)
     names(tmp_path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 from diag.launch.past.index import all_runs
 from diag.launch.past.places import node_record
+from diag.launch.past.reading import PastRun
 from diag.preflight.history import check_history
+from diag.text.errors import DiagError
 from tests.past.made import facts, finding, living, run_dir
 
 HOST = socket.gethostname()
@@ -31,7 +34,7 @@ def hung(root: Path, number: int, *culprits: dict[str, Any], **given: Any) -> Pa
 
 
 def said(root: Path) -> list[tuple[str, str]]:
-    return [(line.status, line.said) for line in check_history(all_runs([str(root)]))]
+    return [(line.status, line.said) for line in check_history(lambda: all_runs([str(root)]))]
 
 
 def test_gpu_that_had_the_culprit_again_and_again_is_named_with_counts(tmp_path: Path) -> None:
@@ -93,6 +96,28 @@ def test_two_runs_are_too_few_to_speak_of(tmp_path: Path) -> None:
     run_dir(tmp_path, 5)  # nothing is known of it
 
     assert said(tmp_path) == []
+
+
+def test_file_system_that_does_not_answer_holds_nothing_up() -> None:
+    answers = threading.Event()
+
+    def read() -> list[PastRun]:
+        answers.wait(60)
+        return []
+
+    lines = [*check_history(read, seconds=0.05)]
+    answers.set()
+
+    assert [(line.status, line.said) for line in lines] == [
+        ("not checked", "the folder of run directories does not answer within 50 ms")
+    ]
+
+
+def test_setting_that_cannot_be_read_is_for_others_to_tell() -> None:
+    def read() -> list[PastRun]:
+        raise DiagError("diag.toml: no")
+
+    assert [*check_history(read)] == []
 
 
 def test_facts_of_any_content_are_passed_over(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ CREATE TABLE runs (
 _Known = dict[str, tuple[str, str]]  # id -> stamp, run as JSON
 
 
-def all_runs(roots: Iterable[str]) -> list[PastRun]:
-    """Newest first. What is no run directory is left out."""
+def all_runs(roots: Iterable[str], *, save: bool = True) -> list[PastRun]:
+    """Newest first. What is no run directory is left out. `save`: bring the index up to date."""
     roots = [*dict.fromkeys(roots)]
     found: list[PastRun] = []
     kept: dict[str, tuple[_Known, _Known]] = {}  # root -> the index as it was, and as it is to be
@@ -62,6 +62,8 @@ def all_runs(roots: Iterable[str]) -> list[PastRun]:
         else:
             after[name] = before[name]
         found.append(run)
+    if not save:
+        return found
     for root, (before, after) in kept.items():
         if before != after:
             _save(root, after)
