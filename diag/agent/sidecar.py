@@ -26,6 +26,7 @@ from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler, RdmaSa
 from diag.agent.samplers.rank_suspicion import CollectivesSampler, WaitSampler
 from diag.agent.samplers.rank_variables import VariableSampler
 from diag.agent.samplers.sampler import Reporter
+from diag.agent.samplers.software import SoftwareSampler
 from diag.agent.stack_sampler import StackSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload, Record
@@ -52,6 +53,7 @@ RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
     CollectivesSampler,
     RdmaSampler,
     MemorySampler,
+    SoftwareSampler,
 )
 
 

@@ -128,6 +128,7 @@ class SidecarPool:
         task = {
             "rank": place.rank,
             "pid": place.pid,
+            "local_rank": place.local_rank,
             "start_ticks": place.start_ticks,
             "run_dir": str(self.run_dir) if self.run_dir else None,
             "stack_signal": self.stack_signal,

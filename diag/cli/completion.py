@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 # By what an option's value is called in its help.
 _FILES = frozenset({"FILE", "PATH"})
-_DIRECTORIES = frozenset({"DIR"})
+_DIRECTORIES = frozenset({"DIR", "RUN"})
 _WORDS = {"auto|off|HOSTS": ("auto", "off"), "RANK": ("all",)}
 _COMMAND = "_diag_command"  # the function of shells/zsh that completes what follows `--`
 

@@ -125,15 +125,19 @@ def _checks(command: Sequence[str], args: argparse.Namespace) -> Iterator[Line]:
 
         yield from check_variables(command)
         return
+    from diag.cli.runs import remembered
     from diag.preflight.beside import beside
+    from diag.preflight.history import check_history
     from diag.preflight.software import check_software, stop_asking
 
+    history = beside(check_history(lambda: remembered(save=False)))  # doctor writes nothing
     software = beside(check_software(command, loads=not args.no_load, swift_version=args.swift_version or ""))
     try:
         from diag.preflight.checks import check_machine  # while CMD's Python starts
         from diag.preflight.network import check_network
 
         yield from check_machine(command)
+        yield from history
         yield from check_network(command, args.wait)
         yield from software
     except BaseException:  # Ctrl-C: no import may outlive diag, nor hold it up

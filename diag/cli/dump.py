@@ -9,6 +9,7 @@ import json
 import os
 import sys
 
+from diag.cli.chosen import run_word
 from diag.cli.client.endpoint import add_options, endpoint
 from diag.cli.language import add_language, language
 from diag.text.colour import wanted
@@ -28,7 +29,14 @@ _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-ranks", action="store_true", help="every rank of the job (also the default)")
-    add_options(parser)
+    where = add_options(parser)
+    where.add_argument(
+        "run",
+        nargs="?",
+        type=run_word,
+        metavar="RUN",
+        help="the same as --run-dir (default: the newest live run)",
+    )
     add_language(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="copy the bundle to FILE")
     parser.add_argument(
@@ -48,6 +56,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.run is not None:
+        args.run_dir = _run(args.run)
     url, token, run_path, ca = endpoint(args)
     document = _ask(args, url, token, run_path, ca)
     if args.output is not None:
@@ -62,6 +72,16 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None and not args.json:
         print(f"copied to {args.output}")
     return code
+
+
+def _run(path: str) -> str:
+    if not os.path.exists(path):  # noqa: PTH110 - no pathlib for who waits
+        raise DiagError(
+            f"{path!r} is neither a run directory nor the id of a run",
+            hint="`diag runs` lists them",
+            exit_code=2,
+        )
+    return path
 
 
 def _text(document: dict[str, Any], *, json_too: bool) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diag.cli.chosen import run_path
 from diag.cli.client.endpoint import add_options, endpoint
 from diag.text.errors import DiagError
 from diag.text.ticker import Ticker, bar
@@ -51,9 +52,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--from",
         dest="source",
-        type=Path,
+        type=run_path,
         metavar="PATH",
-        help="draw recorded stacks from a run directory or bundle; no process is read",
+        help="draw recorded stacks from a run directory or id (-1: the last run) or a bundle; no process is read",
     )
 
 

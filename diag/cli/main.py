@@ -25,6 +25,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "top": ("diag.cli.top", "the run in the terminal: findings, ranks, stacks, time line"),
     "dump": ("diag.cli.dump", "evidence and stacks of every rank, now"),
     "flame": ("diag.cli.flame", "flame graph of a rank, or of all ranks merged"),
+    "runs": ("diag.cli.runs", "the runs of the past: how each ended, what was found; remove old ones"),
+    "diff": ("diag.cli.diff", "what differs between two runs: versions, nodes, environment, times"),
     "replay": ("diag.cli.replay", "the same checks over evidence on disk"),
     "doctor": ("diag.cli.doctor", "check machine, limits and environment before the run"),
     "estimate": ("diag.cli.estimate", "GPU and host memory that CMD will need, the save included"),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag.cli.chosen import run_path
 from diag.cli.language import add_language, language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
@@ -22,9 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
-        type=Path,
+        type=run_path,
         metavar="PATH",
-        help="a run directory, a dump bundle, a capture directory or log files; - is stdin",
+        help="a run directory or id, -1 for the last run, a dump bundle, a capture directory or log files; - is stdin",
     )
     parser.add_argument("--json", action="store_true", help="print diag.report/1")
     parser.add_argument(

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag.cli.chosen import run_path
 from diag.cli.client.endpoint import add_options, endpoint
 from diag.cli.language import language
 from diag.text.colour import wanted
@@ -15,6 +15,7 @@ from diag.text.errors import DiagError
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from diag.cli.tui.source import Source
     from diag.cli.tui.state import State
@@ -25,10 +26,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "paths",
         nargs="*",
-        type=Path,
+        type=run_path,
         default=[],
         metavar="PATH",
-        help="evidence on disk: a run directory, a bundle, a capture (default: the newest live run)",
+        help="evidence on disk: a run directory or id, -1 for the last run, a bundle, a capture (default: the newest "
+        "live run)",
     )
     parser.add_argument(
         "--once",

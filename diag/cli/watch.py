@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from diag.cli.chosen import run_path
 from diag.cli.run import add_hub_options, hub_settings
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
@@ -46,7 +47,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "wait for a job among the processes seen here, as in a sidecar container or a second srun step)",
     )
     parser.add_argument(
-        "--run-dir", type=Path, metavar="DIR", help="the run directory of a `diag run` whose hub died"
+        "--run-dir",
+        type=run_path,
+        metavar="DIR",
+        help="the run directory of a `diag run` whose hub died (its id, or -1 for the last run)",
     )
     parser.add_argument(
         "--slurm",

@@ -15,6 +15,7 @@ from diag.engine.importers.folder import folder_records, holds_evidence
 from diag.engine.importers.log_import import read_log, read_logs, read_text
 from diag.engine.importers.policy import JOB, RUN, Policy, policy_named
 from diag.engine.journal import JournalReader, segments
+from diag.launch.past.folders import PAST
 from diag.launch.runs import read_run
 from diag.model import Change, Record
 from diag.model.observations import Parser
@@ -138,6 +139,12 @@ class Evidence:
             yield from self._journal(found)
         elif holds_evidence(path):
             yield from folder_records(path, self.notes, self._progress)
+        elif (path / "run.json").exists() and path.absolute().parent.name == PAST:
+            raise DiagError(
+                f"of {path} only what `diag runs` tells is kept: its journal was removed to make room",
+                hint="the newest 20 runs are kept whole; a bundle of `diag dump -o FILE` stays",
+                exit_code=2,
+            )
         else:
             raise DiagError(
                 f"{path} holds nothing that diag can replay: no journal, no logs, no stacks, no recorder files",

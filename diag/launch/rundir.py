@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.launch import output_file, runs
+from diag.launch.past.folders import FACTS, FACTS_SCHEMA, PAST, RUN_ID
 from diag.launch.runs import SCHEMA
 from diag.text.errors import DiagError
 from diag.text.units import format_bytes
@@ -23,7 +23,9 @@ from diag.text.units import format_bytes
 # A run directory on a disk with less than this is no help: the next candidate is tried.
 MIN_FREE_BYTES = 64 << 20
 _KEEP_RUNS = 20
-_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+# Of so many more what is told of them later: some kB each.
+_KEEP_PAST = 1000
+_OF_THE_PAST = ("run.json", "findings.jsonl", "ended.json", FACTS)
 # ours: a hub has written its run.json after a second, on a crowded machine after a minute
 _LOADED_SECONDS = 3600.0
 # A bundle holds the whole journal (256 MiB at most), and an alert may ask for one each hour for weeks.
@@ -96,12 +98,19 @@ class RunDir:
             "host": socket.gethostname(),
             **facts,
         }
+        self._write("run.json", document, indent=1)
+
+    def remember(self, facts: dict[str, Any]) -> None:
+        """Write facts.json, by which the run is compared with others; as `publish`."""
+        self._write(FACTS, {"schema": FACTS_SCHEMA, **facts})
+
+    def _write(self, name: str, document: dict[str, Any], indent: int | None = None) -> None:
         with contextlib.suppress(OSError):
-            temporary = self.path / ".run.json"
+            temporary = self.path / f".{name}"
             temporary.unlink(missing_ok=True)  # of a hub that was killed
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump(document, file, indent=1)
-            temporary.replace(self.path / "run.json")
+                json.dump(document, file, indent=indent)
+            temporary.replace(self.path / name)
 
 
 def _of_anybody(root: Path) -> Path | None:
@@ -159,26 +168,49 @@ def forget_old_bundles(newest: Path) -> None:
 
 
 def _forget_old(root: Path) -> None:
-    """Keep the newest runs of this user, the one that begins now among them; of the others that have ended,
-    not the disk space that was kept ready for their output. Runs that live are never touched, nor those of
-    another host that may."""
+    """Keep the newest runs of this user whole, the one that begins now among them, but not the disk space that was
+    kept ready for the output of those that have ended; of older ones what is told of them. Runs that live are never
+    touched, nor those of another host that may."""
     found = sorted(
-        (path for path in root.iterdir() if _RUN_ID.fullmatch(path.name)),
+        (path for path in root.iterdir() if RUN_ID.fullmatch(path.name)),
         key=lambda path: path.name,
         reverse=True,
     )
     for number, path in enumerate(found):
         with contextlib.suppress(DiagError, OSError, KeyError, TypeError, ValueError, OverflowError):
-            if path.is_symlink() or path.lstat().st_uid != os.getuid() or not _is_over(path):
+            if path.is_symlink() or path.lstat().st_uid != os.getuid() or not is_over(path):
                 continue
             if number >= _KEEP_RUNS:
-                shutil.rmtree(path)
+                _lay_by(path)
             else:
                 for log in path.glob("*.log"):
                     output_file.give_back_reserve(log)
 
 
-def _is_over(path: Path) -> bool:
+def _lay_by(path: Path) -> None:
+    """Keep of it what `diag runs` tells; what never had a run.json tells nothing. Raises OSError."""
+    if not (path / "run.json").exists():
+        shutil.rmtree(path)
+        return
+    for entry in [*path.iterdir()]:
+        if entry.name not in _OF_THE_PAST:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    past = path.parent / PAST
+    past.mkdir(mode=0o700, exist_ok=True)
+    if past.is_symlink() or past.lstat().st_uid != os.getuid():  # in a place of several users
+        shutil.rmtree(path)
+        return
+    path.rename(past / path.name)
+    known = sorted(one for one in past.iterdir() if RUN_ID.fullmatch(one.name))
+    for one in known[:-_KEEP_PAST]:
+        if one.is_dir() and not one.is_symlink() and one.lstat().st_uid == os.getuid():
+            shutil.rmtree(one)
+
+
+def is_over(path: Path) -> bool:
     """Whether the directory is not needed any more: its hub has ended, and so has the job, which goes on when
     a hub is killed and writes into it."""
     try:

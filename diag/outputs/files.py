@@ -100,6 +100,8 @@ class RunJson(Output):
         self._write(self.run.url, None, ended=False)
 
     def close(self, returncode: int | None, *, ended: bool) -> None:
+        if ended:
+            self._remember()  # before run.json says that it has ended
         self._write(None, returncode, ended=ended)
 
     def _write(self, url: str | None, returncode: int | None, *, ended: bool) -> None:
@@ -124,6 +126,15 @@ class RunJson(Output):
 
         with self.run.hub.lock:
             return outcome(self.run.hub.engine)
+
+    def _remember(self) -> None:
+        from diag.engine.comparing.facts import facts
+
+        hub = self.run.hub
+        assert hub.run_dir is not None
+        with hub.lock:
+            found = facts(hub.engine)
+        hub.run_dir.remember(found)
 
 
 class ServiceDiscoveryFile(Output):

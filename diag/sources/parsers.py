@@ -6,7 +6,7 @@ from diag.model.observations import Parser
 from diag.sources import digest, estimate, waits
 from diag.sources.collectives import flight_recorder, nccl_ras, store
 from diag.sources.gpu import cuda_coredump, npu_smi, nvml
-from diag.sources.host import cgroup, exits, kmsg, proc, run, shm
+from diag.sources.host import cgroup, exits, kmsg, proc, run, shm, software
 from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
 from diag.sources.payload import failures_of
@@ -21,6 +21,7 @@ PARSERS: dict[str, Parser] = {
     exits.SOURCE: exits.parse,
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
+    software.SOURCE: software.parse,
     checkpoint.SOURCE: checkpoint.parse,
     cuda_coredump.SOURCE: cuda_coredump.parse,
     digest.SOURCE: digest.parse,

@@ -188,6 +188,14 @@ class StepTimes:
         seconds = [seconds for *_, seconds in self._seen]
         return statistics.quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else None
 
+    def quantiles(self) -> dict[str, float] | None:
+        """How the times of steps are spread; None before the second."""
+        seconds = [seconds for *_, seconds in self._seen]
+        if len(seconds) < 2:
+            return None
+        of_twenty = statistics.quantiles(seconds, n=20, method="inclusive")
+        return {"p5": of_twenty[0], "median": of_twenty[9], "p95": of_twenty[-1]}
+
     def slowest(self, count: int = 3) -> list[tuple[int, float]]:
         """(iteration, seconds) of the slowest reports, the slowest first."""
         order = sorted(self._seen, key=lambda item: -item[3])[:count]

@@ -100,6 +100,8 @@ class Timeline:
         self._series: dict[tuple[str, int | None], _Series] = {}  # by name and GPU or rank
         self._phases: deque[tuple[float, str]] = deque(maxlen=_MOST_PHASES)  # when each began
         self._phase = ""  # the last of them
+        self._spent: dict[str, float] = {}  # seconds in each that is over
+        self._phase_at = 0.0  # since when it is the last
         self._step_at = 0.0  # when the step that was drawn last was reported
         self._limits: dict[str, int] = {}  # what a series is held against
 
@@ -107,7 +109,9 @@ class Timeline:
 
     def observe(self, at: float, fact: Observation | Event, job: JobView) -> None:
         if job.phase != self._phase and at > 0:
-            self._phase = job.phase
+            if self._phase:
+                self._spent[self._phase] = self._spent.get(self._phase, 0.0) + at - self._phase_at
+            self._phase, self._phase_at = job.phase, at
             self._phases.append((at, job.phase))
             self._place(at)
         take = _TAKES.get(type(fact))
@@ -180,6 +184,13 @@ class Timeline:
         self._add(at, "loss", None, next((metrics[name] for name in _LOSSES if name in metrics), None))
 
     # -- reading ------------------------------------------------------------------------------------------
+
+    def phase_seconds(self, now: float) -> dict[str, float]:
+        """How long the job was in each phase, the one that it ended in apart."""
+        spent = dict(self._spent)
+        if self._phase and self._phase != "ended":
+            spent[self._phase] = spent.get(self._phase, 0.0) + max(0.0, now - self._phase_at)
+        return {phase: round(seconds, 3) for phase, seconds in spent.items()}
 
     def to_json(self, job: JobView) -> dict[str, Any]:
         """`diag.timeline/1`: values are those of `count` moments of `width_seconds` from `began` on (null:

@@ -10,6 +10,7 @@ from typing import Final
 
 from diag.model import NotChecked
 from diag.state.cluster import Cluster
+from diag.state.gpu_past import GpuPast
 from diag.state.gpufaults import GpuFaults
 from diag.state.learned_steps import LearnedSteps
 from diag.state.log import Log
@@ -27,6 +28,7 @@ from diag.state.residence import Residence
 from diag.state.run import Run
 from diag.state.saving import Saves
 from diag.state.silences import Silences
+from diag.state.software import Software
 from diag.state.sources import Sources
 
 
@@ -51,6 +53,8 @@ class JobView:
         self.residence: Final = Residence(self.phases)  # where the ranks' threads are found in a step
         self.program: Final = Program()  # its own text, where ranks were found
         self.own_logs: Final = OwnLogs()  # what ranks write into files of their own
+        self.software: Final = Software()  # what it runs on
+        self.gpu_past: Final = GpuPast()  # what its GPUs came to
         self.gpu_faults: Final = GpuFaults()  # what the driver and CUDA reported
 
     @property

@@ -61,7 +61,8 @@ def test_help_runs_nothing(words: list[str], capsys: pytest.CaptureFixture[str])
         ("run --prot=9 -- true", "diag run: unknown option --prot", "did you mean --port?"),
         ("rules list --jsno", "diag rules: unknown option --jsno", "did you mean --json?"),
         ("watch --xyzzy", "diag watch: unknown option --xyzzy", "diag watch --help lists them"),
-        ("dump now", "diag dump: unexpected argument 'now'", "diag dump --help"),
+        ("dump now", "'now' is neither a run directory nor the id of a run", "`diag runs` lists them"),
+        ("dump . now", "diag dump: unexpected argument 'now'", "diag dump --help"),
         (
             "explain hnag",
             "no finding, class, cause, rule, variable or code is called 'hnag'",

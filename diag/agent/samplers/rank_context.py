@@ -68,6 +68,7 @@ class RankContext:
     def __init__(self, task: dict[str, Any], reporter: Reporter) -> None:
         self.number = int(task["rank"])
         self.pid = int(task["pid"])
+        self.local_rank = int(task.get("local_rank", 0))
         self.start_ticks = int(task["start_ticks"])
         self.run_dir = Path(task["run_dir"]) if task.get("run_dir") else None
         self.signal = int(task.get("stack_signal") or 0)

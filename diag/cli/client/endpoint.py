@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from diag.cli.chosen import load_settings, run_root, run_word
 from diag.launch import tokens
 from diag.text.errors import DiagError
 
@@ -16,13 +17,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from diag.settings import Settings
-
 
 def add_options(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
     """The options that name a hub. Returns the group of which one may be given."""
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--run-dir", metavar="DIR", help="the run directory of the run to ask")
+    where.add_argument(
+        "--run-dir",
+        type=run_word,
+        metavar="DIR",
+        help="the run to ask: its directory, its id, or -1 for the last",
+    )
     where.add_argument("--endpoint", metavar="URL", help="the hub to ask, as printed by diag run")
     tokens.options(parser)
     parser.add_argument(
@@ -46,7 +50,7 @@ def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str
     if args.run_dir is not None:
         path, data = args.run_dir, read_run(args.run_dir)
     else:
-        runs = list(live_in(places(_run_root())))
+        runs = list(live_in(places(run_root())))
         if not runs:
             raise DiagError(
                 "this user has no live run of diag on this machine",
@@ -78,24 +82,6 @@ def _given(args: argparse.Namespace) -> str | None:
     if token:
         return token
     if os.path.exists("diag.toml"):  # noqa: PTH110 - as below
-        return _load().token
+        return load_settings().token
     path = os.environ.get("DIAG_TOKEN_FILE")
     return tokens.read_token(path) if path else None
-
-
-def _run_root() -> str | None:
-    """As `settings.load().run_root`, without 100 ms of pydantic where no diag.toml asks for it."""
-    root = os.environ.get("DIAG_RUN_ROOT")
-    if root or not os.path.exists("diag.toml"):  # noqa: PTH110
-        return root or None
-    configured = _load().run_root
-    return str(configured) if configured else None
-
-
-def _load() -> Settings:
-    from diag.settings import load, say_once
-
-    settings = load()
-    if settings.file is not None:
-        say_once(f"diag: settings of {settings.file} are used")
-    return settings

@@ -66,7 +66,7 @@ _FACTS = {
     "run": """
         RunStarted RunEnded RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited
         WorkerFailureReported WorkerNamed Interrupted SamplingGap EnvironmentSeen AttemptBegan
-        LogsEnded EndUnknown JournalCutOff SnapshotTaken
+        LogsEnded EndUnknown JournalCutOff SnapshotTaken SoftwareSeen
         StoreTried StoreWaited
     """,
     "stacks": """

@@ -122,6 +122,18 @@ class EnvironmentSeen(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class SoftwareSeen(Observation):
+    """What a process runs on; versions are empty where they are not known. `packages`: those installed beside the
+    libraries that it has loaded, by pip's names; None where that folder was not seen."""
+
+    pid: int
+    python: str
+    kernel: str
+    driver: str
+    packages: tuple[tuple[str, str], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptBegan(Observation):
     """A log holds `earlier` other attempts of the same program, in so many lines, before this one; `ended_with` is the
     last line of the one before. Nothing of them is a fact of this attempt."""

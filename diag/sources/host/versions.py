@@ -13,7 +13,7 @@ from diag.sources.host.process_tree import PROC, read_raw
 # .../lib/libpython3.11.so.1.0, .../site-packages/torch/lib/libtorch_cpu.so, .../nvidia/nccl/lib/libnccl.so.2
 _TORCH = re.compile(rb"(/[^\n]*/torch)/lib/libtorch[^/\n]*\.so")
 _NCCL = re.compile(rb"(/[^\n]*)/nvidia/nccl/lib/libnccl\.so")
-_PYTHON = re.compile(rb"/lib(?:python|/python)(3\.\d+)")
+PYTHON = re.compile(rb"/lib(?:python|/python)(3\.\d+)")
 #   __version__ = '2.13.0+cpu'                                                   torch/version.py, torch 2.13
 _VERSION = re.compile(rb"^__version__ = ['\"]([\w.+-]{1,64})['\"]", re.MULTILINE)
 _MOST_BYTES = 8 << 20
@@ -26,7 +26,7 @@ def versions(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
     with open(f"{folder}/maps", "rb") as file:
         maps = file.read(_MOST_BYTES)
     found: dict[str, str] = {}
-    if python := _PYTHON.search(maps):
+    if python := PYTHON.search(maps):
         found["python"] = python[1].decode()
     with JobFiles(pid, proc) as files:
         if torch := _TORCH.search(maps):

@@ -1,0 +1,1 @@
+"""Two runs side by side: what is known of each, and what differs."""
