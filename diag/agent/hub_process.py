@@ -268,7 +268,7 @@ class _Beside:
             send=lambda order: self.link.send(act=order),
             say=self.link.say,
         )
-        return Actor(hub, orders, hub.dumps, Fence(lambda: hub.cluster.of_several))
+        return Actor(hub, orders, hub.dumps, Fence(hub.engine, hub.host, lambda: hub.cluster.of_several))
 
     def _conclude(self, hub: Hub) -> None:
         from diag.outputs.report import report

@@ -111,6 +111,7 @@ class Acting:
         it. Each step is told."""
         order, self.asked = self.asked, None
         assert order is not None
+        steps: list[tuple[float, str]] = []
         mark = f"{ATTEMPT}={self.attempt}".encode()
 
         def look() -> list[tree.Process]:
@@ -119,12 +120,16 @@ class Acting:
                 _read_table(), os.getpid(), spared=self._spared, is_marked=lambda pid: _has(pid, mark)
             )
 
+        def told(step: str, text: str) -> None:
+            steps.append((time.time(), text))
+            tell(step, text)
+
         def say(step: str, facts: Mapping[str, Any]) -> None:
             if step == "term":
                 text = f"SIGTERM goes to {facts['processes']} processes of the command, which have {format_seconds(facts['seconds'])} to end"
             else:
                 text = f"SIGKILL goes to {facts['processes']} that have not: {', '.join(facts['names'])}"
-            tell(step, text)
+            told(step, text)
 
         def reap() -> None:
             command.wait(0)
@@ -147,9 +152,14 @@ class Acting:
             order = Order(order.rule, order.grace, order.code, None, order.past)
         else:
             count = f"{ending.asked} processes, {ending.killed} of them by SIGKILL"
-            tell("ended", f"all of the command has ended: {count}")
+            told("ended", f"all of the command has ended: {count}")
+        past = {
+            **order.past,
+            "steps": [*order.past.get("steps", ()), *(text for _, text in steps)],
+            "steps_at": [*order.past.get("steps_at", ()), *(at for at, _ in steps)],
+        }
         if command.returncode is not None:
-            self.order = order
+            self.order = Order(order.rule, order.grace, order.code, order.again, past)
 
     def tidy(self, command: Command, hub: int) -> None:
         """Now and then, while CMD runs."""

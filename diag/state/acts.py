@@ -47,7 +47,7 @@ class Acts(Reducer):
                 {
                     "at": step.at, "what": step.fact.what, "action": step.fact.action, "text": step.fact.text,
                     "finding": step.fact.finding, "class": step.fact.klass, "ranks": list(step.fact.culprits),
-                    "iteration": step.fact.step, "number": step.fact.number,
+                    "iteration": step.fact.step,
                 }
                 for step in self.steps
             ]  # fmt: skip
@@ -57,6 +57,7 @@ class Acts(Reducer):
                     "number": one.number, "began": one.began, "ended": one.ended, "action": one.action,
                     "finding": one.finding, "class": one.klass, "ranks": list(one.culprits), "iteration": one.step,
                     "resumed": one.resumed, "evidence": one.evidence,
+                    "steps": [{"at": at, "text": text} for at, text in zip(one.steps_at, one.steps, strict=False)],
                 }
                 for one in self.earlier
             ]  # fmt: skip

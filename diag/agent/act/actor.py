@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +30,7 @@ from diag.launch.rundir import RunDir
 from diag.model import Record
 from diag.outputs.notify.hook import run as run_hook
 from diag.sources.host import run as run_source
-from diag.text.errors import DiagError
-from diag.text.units import format_ranks, format_seconds
+from diag.text.units import format_seconds
 
 ACTIONS = "actions.jsonl"
 _LOOK_SECONDS = 1.0
@@ -85,6 +85,7 @@ class Actor:
     _tries: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
     _ordered: Mapping[str, Any] | None = None
+    _steps: list[tuple[float, str]] = field(default_factory=list)  # of what is done, for the next attempt
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="actor", daemon=True).start()
@@ -143,7 +144,7 @@ class Actor:
     def _note(self, decisions: Sequence[Decision]) -> None:
         """Why nothing is done, once and when the reasons are others: not as the time passes."""
         for decision in decisions:
-            if decision.acts or self._records >= _MOST_HELD:
+            if decision.acts or decision.case.rule in self._done or self._records >= _MOST_HELD:
                 continue
             case = decision.case
             key = (case.rule, *case.finding.key)
@@ -183,15 +184,9 @@ class Actor:
         plan = self._plan() if rule.kind == "restart" else None
         then = f"; the command is started again {plan.text}" if plan is not None else ""
         text = f"{decision.text}; CMD is ended{then}"
-        number = 0
-        if self.fence.needed:
-            try:
-                number = self.fence.take({"action": rule.action, "text": text})
-            except DiagError as error:
-                self._record("failed", f"does not act: {error}", case)
-                return
-        self._record("acts", text, case, number)
-        order = self._order(case, plan, number)
+        self._steps = [(self.clock(), f"evidence is in {case.evidence}"), (self.clock(), text)]
+        self._record("acts", text, case)
+        order = self._order(case, plan)
         if not self.hub.keep(_TOLD_SECONDS):
             self._record("failed", "does not act: the journal cannot be written", case)
             return
@@ -209,13 +204,14 @@ class Actor:
             self.orders.words, whole, said=said, environment=os.environ, folder=Path(self.orders.cwd or ".")
         )
 
-    def _order(self, case: Case, plan: Resume | None, number: int) -> dict[str, Any]:
+    def _order(self, case: Case, plan: Resume | None) -> dict[str, Any]:
         finding = case.finding
         past = {
             "number": self.orders.attempt, "began": self.orders.began, "ended": self.clock(),
             "action": case.rule.action, "finding": finding.id, "klass": finding.klass,
             "culprits": list(finding.ranks), "step": case.step, "evidence": case.evidence,
-            "resumed": "" if plan is None else f"The command was started again {plan.text}.",
+            "resumed": "" if plan is None else plan.text, "steps": [text for _, text in self._steps],
+            "steps_at": [at for at, _ in self._steps],
         }  # fmt: skip
         return {
             "rule": str(case.rule),
@@ -225,7 +221,6 @@ class Actor:
             if plan is None
             else {"words": list(plan.words), "flags": list(plan.flags), "text": plan.text},
             "past": past,
-            "number": number,
         }
 
     def _tell_others(self, case: Case, decision: Decision) -> None:
@@ -240,6 +235,8 @@ class Actor:
 
     def step(self, message: Mapping[str, Any]) -> None:
         """What the carrier says of its work. From any thread."""
+        if message["step"] == "term":  # deaths from now on are no failures
+            self.hub.put(run_source.interrupted(signal.SIGTERM, self.hub.host))
         order = self._ordered or {}
         past = order.get("past", {})
         self._write(
@@ -250,10 +247,9 @@ class Actor:
             klass=past.get("klass", ""),
             culprits=past.get("culprits", []),
             step=past.get("step"),
-            number=order.get("number", 0),
         )
 
-    def _record(self, what: str, text: str, case: Case, number: int = 0) -> None:
+    def _record(self, what: str, text: str, case: Case) -> None:
         finding = case.finding
         self._write(
             what,
@@ -263,7 +259,6 @@ class Actor:
             klass=finding.klass,
             culprits=list(finding.ranks),
             step=case.step,
-            number=number,
         )
 
     def _write(self, what: str, text: str, **more: Any) -> None:
@@ -290,7 +285,3 @@ def describe(rules: Sequence[Rule], after: float) -> str:
     parts = [named] if named else []
     parts += [f"{ran} command{'s' if ran > 1 else ''}"] if ran else []
     return f"acts ({' and '.join(parts)}) on what stood for {format_seconds(after)}"
-
-
-def who(ranks: Sequence[int]) -> str:
-    return format_ranks(ranks) if ranks else "the job"

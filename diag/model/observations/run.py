@@ -135,7 +135,7 @@ class AttemptBegan(Observation):
 class Acted(Observation):
     """A step of what `diag run --on` does, or why it does nothing. `what`: acts, holds (does not act), evidence, term, kill,
     ended, left (processes that do not end), failed, told, ran, again (the command was started again). `text` says it in
-    a sentence; the rest is of the finding, the last step that was reported, and the order's number among nodes."""
+    a sentence; the rest is of the finding, and the last step that was reported."""
 
     what: str
     text: str
@@ -144,7 +144,6 @@ class Acted(Observation):
     klass: str = ""
     culprits: tuple[int, ...] = ()
     step: int | None = None
-    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +160,8 @@ class PastAttempt:
     step: int | None
     resumed: str = ""  # how the next one went on, in words
     evidence: str = ""  # the bundle
+    steps: tuple[str, ...] = ()  # what was done, as `Acted.text`
+    steps_at: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

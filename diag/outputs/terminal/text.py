@@ -260,10 +260,8 @@ def _acts(document: Mapping[str, Any], lang: str, room: int) -> Iterator[str]:
         if one["iteration"] is not None:
             text += f", last step {one['iteration']}"
         yield from _wrapped(shown(clean(text), lang), lang, room, "", "  ")
-        if one["resumed"]:
-            yield from _wrapped(clean(one["resumed"]), lang, room, "  ")
-        if one["evidence"]:
-            yield from _wrapped(shown(f"evidence: {clean(one['evidence'])}", lang), lang, room, "  ")
+        for step in one["steps"]:
+            yield from _wrapped(clean(f"{format_time(step['at'])} {step['text']}"), lang, room, "  ", "    ")
     if document.get("actions"):
         yield from ("", shown("Actions (--on):", lang))
     for one in document.get("actions", ()):
