@@ -42,7 +42,10 @@ def parser() -> argparse.ArgumentParser:
         "--mcore-model", "--mcore_model", type=Path, metavar="CHECKPOINT", help="go on from this checkpoint-N"
     )
     p.add_argument(
-        "--finetune", choices=("true", "false"), default="true", help="true: with its weights alone, from step 0"
+        "--finetune",
+        choices=("true", "false"),
+        default="true",
+        help="true: with its weights alone, from step 0",
     )
     p.add_argument(
         "--fault",

@@ -268,7 +268,9 @@ class Trainer:
         model = self.policy.sharded_state_dict(metadata=_SHARDING)
         wanted: dict[str, Any] = {"model": model}
         if self.options.finetune == "false":
-            wanted["optimizer"] = self.optimizer.sharded_state_dict(model, is_loading=True, metadata=_SHARDING)
+            wanted["optimizer"] = self.optimizer.sharded_state_dict(
+                model, is_loading=True, metadata=_SHARDING
+            )
         state = dist_checkpointing.load(wanted, str(folder / f"iter_{step:07d}"))
         self.policy.load_state_dict(state["model"])
         if "optimizer" in state:

@@ -125,10 +125,11 @@ class Acting:
             tell(step, text)
 
         def say(step: str, facts: Mapping[str, Any]) -> None:
+            count = f"{facts['processes']} processes of the command"
             if step == "term":
-                text = f"SIGTERM goes to {facts['processes']} processes of the command, which have {format_seconds(facts['seconds'])} to end"
+                text = f"SIGTERM goes to {count}, which have {format_seconds(facts['seconds'])} to end"
             else:
-                text = f"SIGKILL goes to {facts['processes']} that have not: {', '.join(facts['names'])}"
+                text = f"SIGKILL goes to {count} that have not ended: {', '.join(facts['names'])}"
             told(step, text)
 
         def reap() -> None:
@@ -189,4 +190,3 @@ def _has(pid: int, mark: bytes) -> bool:
             return mark in file.read(1 << 20).split(b"\0")
     except OSError:
         return False
-

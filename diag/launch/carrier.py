@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from diag.launch import command as commands
 from diag.launch import signals
@@ -189,7 +190,7 @@ class Carrier:
             again = order is not None and order.again is not None and not self._interrupted
             if not again:
                 forwarder.close()
-            guarded(self.say, "the last checks failed", lambda: self._conclude(command, relay))
+            guarded(self.say, "the last checks failed", partial(self._conclude, command, relay))
             if order is not None:
                 code = order.exit_code(command.returncode)
             if not again or self._interrupted or order is None:
@@ -241,9 +242,7 @@ class Carrier:
             begin=list(begin),
         )
 
-    def _start_again(
-        self, order: Order, outlets: tuple[Sink, ...], relay: Relay
-    ) -> commands.Command | None:
+    def _start_again(self, order: Order, outlets: tuple[Sink, ...], relay: Relay) -> commands.Command | None:
         """CMD once more, with a hub of its own; None where it cannot be started. Without a hub it runs unwatched."""
         acting, before = self._acting, self._plan
         assert acting is not None and before is not None and order.again is not None
@@ -257,6 +256,10 @@ class Carrier:
         except (_NoHub, DiagError) as error:
             self.say(f"diag: {error}; attempt {acting.attempt} runs unwatched")
             plan = self._plan = before
+        if self._interrupted:
+            self.say("diag: the job was asked to end: it is not started again")
+            self._drop_hub(5.0)
+            return None
         terminal = commands.terminal_env(os.isatty(1), unbuffered=not plan["hooked"])
         env = {**given_environment(), **terminal, **plan["env"], **acting.variables()}
         try:
@@ -270,8 +273,12 @@ class Carrier:
         finally:
             for outlet in outlets:
                 outlet.lane.close_write()
-        self.say(f"diag: attempt {acting.attempt} of the command has begun (pid {command.pid}), {order.again['text']}")
+        self.say(
+            f"diag: attempt {acting.attempt} of the command has begun (pid {command.pid}), {order.again['text']}"
+        )
         self._tell_started(command, outlets, begin)
+        if self._interrupted:  # in this moment: it came before there was anybody to send it to
+            command.send_signal(signal.SIGTERM)
         return command
 
     def _await_hub(self, command: commands.Command) -> bool:

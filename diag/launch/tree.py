@@ -58,7 +58,7 @@ def become_subreaper() -> bool:
 def read_table(proc: str = "/proc") -> dict[int, Process]:
     """All processes that can be seen now. Raises OSError where /proc itself cannot be read."""
     found = {}
-    for name in os.listdir(proc):  # noqa: PTH208 - thousands of names, no paths
+    for name in os.listdir(proc):
         if name.isdecimal() and (process := read_process(int(name), proc)) is not None:
             found[process.pid] = process
     return found

@@ -79,7 +79,9 @@ class Stage:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        return [(one.payload["what"], one.payload["text"]) for one in self.hub.records if "what" in one.payload]
+        return [
+            (one.payload["what"], one.payload["text"]) for one in self.hub.records if "what" in one.payload
+        ]
 
 
 def test_evidence_is_on_disk_before_the_order_and_each_step_is_told(tmp_path: Path) -> None:
@@ -173,14 +175,18 @@ def test_a_command_gets_the_finding_and_the_job_goes_on(tmp_path: Path) -> None:
     assert not stage.orders and [what for what, _ in stage.told] == ["evidence", "acts", "ran"]
 
 
-def test_an_error_of_the_actor_ends_it_and_not_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_actor_ends_it_and_not_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = Stage(tmp_path, "hang=end")
     monkeypatch.setattr(stage.actor, "look", lambda: 1 / 0)
     monkeypatch.setattr("diag.agent.act.actor._LOOK_SECONDS", 0.0)
     stage.actor._run()
 
     assert not stage.orders
-    assert stage.said == ["diag: --on is not followed any more (ZeroDivisionError: division by zero); the job goes on"]
+    assert stage.said == [
+        "diag: --on is not followed any more (ZeroDivisionError: division by zero); the job goes on"
+    ]
 
 
 def test_secrets_of_its_command_are_not_told(tmp_path: Path) -> None:
@@ -191,6 +197,10 @@ def test_secrets_of_its_command_are_not_told(tmp_path: Path) -> None:
 
 
 def test_cases_are_of_findings_that_are_open_now(tmp_path: Path) -> None:
-    engine: Any = SimpleNamespace(job=JobState(), now=5.0, finished=False, active=lambda: [hang(id="straggler")])
+    engine: Any = SimpleNamespace(
+        job=JobState(), now=5.0, finished=False, active=lambda: [hang(id="straggler")]
+    )
 
-    assert not list(cases_of.cases(engine, Stage(tmp_path).actor._standing, read_rules(["hang=end"]), after=0.0))
+    assert not list(
+        cases_of.cases(engine, Stage(tmp_path).actor._standing, read_rules(["hang=end"]), after=0.0)
+    )

@@ -54,7 +54,13 @@ def test_anything_else_is_refused_with_what_to_write_instead(text: str, why: str
     assert refused.value.exit_code == 2 and refused.value.hint
 
 
-ORDER = {"rule": "hang=restart:1", "grace": 1.0, "code": None, "again": {"words": ["x"], "flags": []}, "past": {}}
+ORDER = {
+    "rule": "hang=restart:1",
+    "grace": 1.0,
+    "code": None,
+    "again": {"words": ["x"], "flags": []},
+    "past": {},
+}
 
 
 def acting(*rules: str) -> Acting:

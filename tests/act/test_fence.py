@@ -11,7 +11,9 @@ from diag.agent.act.fence import Fence
 
 
 def fence(hosts: list[str], world: int, *, several: bool = False) -> Fence:
-    ranks = {number: SimpleNamespace(placement=SimpleNamespace(host=host)) for number, host in enumerate(hosts)}
+    ranks = {
+        number: SimpleNamespace(placement=SimpleNamespace(host=host)) for number, host in enumerate(hosts)
+    }
     engine: Any = SimpleNamespace(job=SimpleNamespace(ranks=ranks, world_size=world))
     return Fence(engine, "gpu-1", lambda: several)
 

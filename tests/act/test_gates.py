@@ -134,7 +134,9 @@ def test_who_was_away_begins_anew(later: float) -> None:
 
 # --- at random
 
-_KLASSES = sorted({*table()["hang"]["acts"], "unknown", "checkpoint_io", "compile_wait", "stopped", "rendezvous"})
+_KLASSES = sorted(
+    {*table()["hang"]["acts"], "unknown", "checkpoint_io", "compile_wait", "stopped", "rendezvous"}
+)
 
 
 def some_case(pick: random.Random) -> Case:
@@ -146,7 +148,9 @@ def some_case(pick: random.Random) -> Case:
         confidence=pick.choice((Confidence.HIGH, Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)),
         retryable=pick.choice(("yes", "unknown", "unknown", "no", "elsewhere")),
     )
-    rule = Rule.read(pick.choice(("hang=restart:2", "hang=end", "hang=end:75", "hang=notify", "hang=run:true")))
+    rule = Rule.read(
+        pick.choice(("hang=restart:2", "hang=end", "hang=end:75", "hang=notify", "hang=run:true"))
+    )
     earlier = tuple(
         past(klass=pick.choice(_KLASSES), culprits=pick.choice(((3,), (4,))), step=pick.choice((None, 3, 7)))
         for _ in range(pick.randint(0, 3))

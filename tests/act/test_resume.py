@@ -21,7 +21,7 @@ FILES = {
 
 
 def folder_of(path: str, kind: str) -> CheckpointFolder:
-    given: dict[str, Any] = {name: None for name in CheckpointFolder.__slots__}
+    given: dict[str, Any] = dict.fromkeys(CheckpointFolder.__slots__)
     return CheckpointFolder(**{**given, "path": path, "kind": kind})
 
 
@@ -37,7 +37,7 @@ def again(line: str, whole: CheckpointFolder | None) -> Resume:
         whole,
         said=words,
         environment={},
-        folder=Path("."),
+        folder=Path(),
         read_text=lambda path: FILES.get(path.removeprefix("./")),
     )
 

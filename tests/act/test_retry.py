@@ -46,7 +46,9 @@ def test_cause_comes_before_class(finding: Finding, expected: str) -> None:
     assert retryable(finding) == expected
 
 
-@pytest.mark.parametrize("klass", ["unknown", "stopped", "checkpoint_io", "compile_wait", "rendezvous", "resource_wait"])
+@pytest.mark.parametrize(
+    "klass", ["unknown", "stopped", "checkpoint_io", "compile_wait", "rendezvous", "resource_wait"]
+)
 def test_waits_that_somebody_outside_may_end_are_not_on_the_list(klass: str) -> None:
     assert acts("hang", klass) == ()
 

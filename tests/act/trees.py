@@ -98,7 +98,7 @@ def grow(seed: int) -> None:
 
         def run(kind: str = kind, deep: bool = deep) -> None:
             if deep:
-                _child(lambda: globals()[kind]())
+                _child(globals()[kind])
                 deaf()
             globals()[kind]()
 

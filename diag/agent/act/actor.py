@@ -254,7 +254,9 @@ class Actor:
         self._write(
             what,
             text,
-            action=case.rule.action if case.rule.kind != "run" else " ".join(redacted(["run", *case.rule.words])),
+            action=case.rule.action
+            if case.rule.kind != "run"
+            else " ".join(redacted(["run", *case.rule.words])),
             finding=finding.id,
             klass=finding.klass,
             culprits=list(finding.ranks),

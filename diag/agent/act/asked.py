@@ -26,11 +26,17 @@ def _wrong(rule: Rule) -> tuple[str, str]:
     if rule.finding == "held-up":
         return "a job that is held up may go on by itself", hint
     if not classes:
-        return f"nothing is done about {rule.finding}: only hang says that a job will not go on by itself", hint
+        return (
+            f"nothing is done about {rule.finding}: only hang says that a job will not go on by itself",
+            hint,
+        )
     if rule.klass and rule.klass not in classes:
         return f"nothing is done about {rule.finding} ({rule.klass})", f"one of {', '.join(classes)}"
     if rule.klass and rule.ends_the_job and rule.kind not in acts(rule.finding, rule.klass):
-        return f"{rule.kind} is not done for {rule.finding} ({rule.klass})", f"--on {rule.finding}/{rule.klass}=end"
+        return (
+            f"{rule.kind} is not done for {rule.finding} ({rule.klass})",
+            f"--on {rule.finding}/{rule.klass}=end",
+        )
     if rule.kind == "run" and (failed := problem(rule.action.partition(":")[2])):
         return failed, "give the path of a program that can be run"
     return "", ""

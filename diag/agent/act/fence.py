@@ -24,5 +24,7 @@ class Fence:
         job = self.engine.job
         here = [rank for rank in job.ranks.values() if rank.placement.host == self.host]
         if not here or len(here) < job.world_size:
-            return f"only {len(here)} of {job.world_size} ranks are seen on this node: others may be on another"
+            return (
+                f"only {len(here)} of {job.world_size} ranks are seen on this node: others may be on another"
+            )
         return ""

@@ -109,9 +109,7 @@ def replaced(words: Sequence[str], begin: int, flags: Sequence[str]) -> tuple[st
             skip = False
             continue
         if word.startswith("--") and _name(word) in names:
-            has_value = (
-                "=" not in word and place + 1 < len(words) and not words[place + 1].startswith("--")
-            )
+            has_value = "=" not in word and place + 1 < len(words) and not words[place + 1].startswith("--")
             skip = has_value
             continue
         kept.append(word)

@@ -21,7 +21,9 @@ class RunFollower:
 
     path: Path
     first: dict[str, Any]
-    begin: Mapping[str, int] = field(default_factory=dict)  # of each file, what is of attempts before this one
+    begin: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of each file, what is of attempts before this one
     _offsets: dict[str, int] = field(default_factory=dict)
     _rests: dict[str, bytes] = field(default_factory=dict)
     _run: dict[str, Any] = field(default_factory=dict)

@@ -31,7 +31,11 @@ _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
 _FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
 
 # Of a job that is started again as it is; nothing where that is not known.
-_AGAIN = {"yes": "retry: may come through", "no": "retry: it comes again", "elsewhere": "retry: on another node"}
+_AGAIN = {
+    "yes": "retry: may come through",
+    "no": "retry: to be expected again",
+    "elsewhere": "retry: on another node",
+}
 
 _COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
 
