@@ -18,12 +18,15 @@ from diag.text.errors import DiagError
 # Variables of diag that are no settings: it sets them for CMD, or its fire drills read them.
 _OTHER_VARIABLES = frozenset(
     {
+        "DIAG_ATTEMPT",
         "DIAG_FAULT",
+        "DIAG_FAULT_AGAIN",
         "DIAG_FAULT_DIR",
         "DIAG_FAULT_RELEASE",
         "DIAG_JOB_DEVICE",
         "DIAG_LINE_BUFFERED",
         "DIAG_PTRACER_PID",
+        "DIAG_RESUME_FLAGS",
         "DIAG_RUN_DIR",
         "DIAG_STACK_SIGNAL",
     }

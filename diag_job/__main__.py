@@ -37,6 +37,16 @@ def parser() -> argparse.ArgumentParser:
         help="save a checkpoint every N steps (default never)",
     )
     p.add_argument("--output-dir", type=Path, help="for checkpoints and logging.jsonl")
+    # ms-swift's own two, by which a job of its goes on
+    p.add_argument(
+        "--mcore-model", "--mcore_model", type=Path, metavar="CHECKPOINT", help="go on from this checkpoint-N"
+    )
+    p.add_argument(
+        "--finetune",
+        choices=("true", "false"),
+        default="true",
+        help="true: with its weights alone, from step 0",
+    )
     p.add_argument(
         "--fault",
         metavar="NAME[:key=value,...]",

@@ -262,9 +262,25 @@ class Trainer:
             (folder / "latest_checkpointed_iteration.txt").write_text(str(self.iteration))
         info(f"Successfully saved Megatron model weights in `{folder}`.")
 
+    def load(self, folder: Path) -> None:
+        """Go on from one of `save`: its weights, and unless they are all that is wanted the optimizer and the step."""
+        step = int((folder / "latest_checkpointed_iteration.txt").read_text())
+        model = self.policy.sharded_state_dict(metadata=_SHARDING)
+        wanted: dict[str, Any] = {"model": model}
+        if self.options.finetune == "false":
+            wanted["optimizer"] = self.optimizer.sharded_state_dict(
+                model, is_loading=True, metadata=_SHARDING
+            )
+        state = dist_checkpointing.load(wanted, str(folder / f"iter_{step:07d}"))
+        self.policy.load_state_dict(state["model"])
+        if "optimizer" in state:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.iteration = step
+        info(f"Successfully loaded Megatron model weights from `{folder}`.")
+
     def train(self) -> None:
         options, data, started = self.options, batches(self.options), time.monotonic()
-        for i in range(1, options.iters + 1):
+        for i in range(self.iteration + 1, options.iters + 1):
             step_started = time.monotonic()
             metrics = self.train_step(data)
             time.sleep(max(0.0, step_started + options.step_seconds - time.monotonic()))
@@ -304,7 +320,10 @@ def train(options: argparse.Namespace) -> None:
     )
     info(f"TP: {options.tp}, PP: {options.pp}, VPP: None, CP: 1, EP: {options.ep}, ETP: 1")
     info(f"Start time of running main: {datetime.datetime.now()}")
-    Trainer(options).train()
+    trainer = Trainer(options)
+    if options.mcore_model is not None:
+        trainer.load(options.mcore_model)
+    trainer.train()
     info(f"End time of running main: {datetime.datetime.now()}")
     dist.barrier()
     dist.destroy_process_group()

@@ -151,6 +151,17 @@ class Hub:
         """Hand over a record from any thread; never waits."""
         self._records.put(record)
 
+    def keep(self, seconds: float) -> bool:
+        """Whether all that was put is in the journal on disk, within so many seconds. For another thread than the loop's."""
+        taken = self._records.await_taken(seconds)
+        with self.lock:
+            self._records.flush()
+            return taken and self._records.works
+
+    @property
+    def dumps(self) -> DumpTaker:
+        return self._dumps
+
     def _sampled(self, source: str, seconds: float) -> None:
         with self.lock:
             self.counters.sampled(source, seconds)

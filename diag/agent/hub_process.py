@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TextIO
 
+    from diag.agent.act.actor import Actor
     from diag.agent.hub import Hub
     from diag.launch.relay import Follower
     from diag.launch.rundir import RunDir
@@ -48,7 +49,7 @@ def main() -> int:
     if started is None:
         beside.forget()
         return 0
-    beside.watch(started["started"], started["outputs"])
+    beside.watch(started)
     link.send(concluded=True)
     return 0
 
@@ -71,11 +72,14 @@ def _wire() -> Wire:
 def _prepare(task: dict[str, Any], link: Link) -> _Beside:
     """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be
     used."""
+    from diag.agent.act.asked import refuse
+    from diag.launch.actions import read_rules
     from diag.outputs.http.serving import refuse_taken_port
     from diag.outputs.notify.output import problems as notify_problems
     from diag.settings import load, unread_variables
 
     settings = load(**task["flags"], refused=link.say)
+    refuse(read_rules((task.get("act") or {}).get("on", ())))
     # of a variable only a line: CMD comes first
     refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)
     for line in (
@@ -83,7 +87,7 @@ def _prepare(task: dict[str, Any], link: Link) -> _Beside:
         *notify_problems(settings, given=task["flags"].get("notify")),
     ):
         link.say(f"diag: {line}")
-    run_dir = _make_run_dir(settings, link)
+    run_dir = _make_run_dir(settings, link) if "attempt" not in task else _run_dir_again(task)
     hooked = run_dir is not None and settings.inject
     variables = (
         {} if run_dir is None else _variables(settings, run_dir, os.environ, terminal=task["terminal"])
@@ -110,6 +114,13 @@ def _make_run_dir(settings: Settings, link: Link) -> RunDir | None:
     if problems:
         link.say(f"diag: run directory is {run_dir.path}, because {'; '.join(problems)}")
     return run_dir
+
+
+def _run_dir_again(task: dict[str, Any]) -> RunDir | None:
+    """That of the attempts before this one."""
+    from diag.launch.rundir import RunDir
+
+    return RunDir(Path(task["run_dir"]), Path(task["run_dir"]).name) if task["run_dir"] else None
 
 
 def _variables(
@@ -168,13 +179,13 @@ class _Beside:
         if self.run_dir is not None:
             self.run_dir.remove()
 
-    def watch(self, pid: int, outputs: dict[str, str]) -> None:
+    def watch(self, started: Mapping[str, Any]) -> None:
         """Until CMD has ended and the last checks are made."""
         say = self.link.say
         hub = guarded(say, "the hub cannot start", self._make_hub)
         if hub is None:
             return
-        guarded(say, "the watch ends here", lambda: self._watch(hub, pid, outputs))
+        guarded(say, "the watch ends here", lambda: self._watch(hub, started))
         self.link.await_end()  # where the watch failed: the page stays, and CMD's end is still to be written down
         guarded(say, "the last checks failed", lambda: self._conclude(hub))
 
@@ -204,15 +215,20 @@ class _Beside:
         )
         return hub
 
-    def _watch(self, hub: Hub, pid: int, outputs: dict[str, str]) -> None:
+    def _watch(self, hub: Hub, started: Mapping[str, Any]) -> None:
         from diag.launch.launchers.nodes import nodes_of
         from diag.launch.output_file import read_output_file
         from diag.launch.relay import Follower
         from diag.sources.host import run as run_source
 
         self.link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
-        lanes = [(stream, read_output_file(Path(path))) for stream, path in outputs.items()]
-        self._follower = Follower(lanes, hub.output.take, report=self.link.say)
+        pid = int(started["started"])
+        lanes = [(stream, read_output_file(Path(path))) for stream, path in started["outputs"].items()]
+        if "attempt" in self.task:
+            hub.put(run_source.started_again(**self.task["attempt"], host=hub.host))
+        self._follower = Follower(
+            lanes, hub.output.take, report=self.link.say, begin=started.get("begin", ())
+        )
         self._follower.start()
         hub.output.leave_out(lane.path for _, lane in lanes)
         hub.watch_job(self.task["words"], pid, _cwd())
@@ -220,7 +236,39 @@ class _Beside:
         if not self.task["quiet"]:
             self.link.say(f"diag {hub.version}: watching pid {pid}{self._outputs.places}")
         hub.cluster.join(nodes_of(self.task["words"], os.environ, self.settings.nodes))
-        hub.loop(self.link.is_over)
+        actor = self._actor(hub, started["at"])
+        if actor is not None:
+            self.link.on_step = actor.step
+            actor.start()
+        try:
+            hub.loop(self.link.is_over)
+        finally:
+            if actor is not None:
+                actor.close()
+
+    def _actor(self, hub: Hub, began: float) -> Actor | None:
+        from diag.agent.act.actor import Actor, Orders, describe
+        from diag.agent.act.fence import Fence
+        from diag.launch.actions import read_rules
+
+        act = self.task.get("act")
+        if not act:
+            return None
+        rules = read_rules(act["on"])
+        if not self.task["quiet"]:
+            self.link.say(f"diag: {describe(rules, act['after'])}")
+        orders = Orders(
+            rules,
+            act["after"],
+            act["grace"],
+            self.task["words"],
+            began,
+            self.task.get("attempt", {}).get("number", 1),
+            _cwd(),
+            send=lambda order: self.link.send(act=order),
+            say=self.link.say,
+        )
+        return Actor(hub, orders, hub.dumps, Fence(hub.engine, hub.host, lambda: hub.cluster.of_several))
 
     def _conclude(self, hub: Hub) -> None:
         from diag.outputs.report import report

@@ -50,11 +50,11 @@ class RecordFeed:
         are in."""
         self._queue.put((record, then))
 
-    def await_taken(self, seconds: float) -> None:
-        """Until all that was put before is in, for so long at most."""
+    def await_taken(self, seconds: float) -> bool:
+        """Until all that was put before is in, for so long at most; whether it is."""
         reached = threading.Event()
         self.put(None, reached.set)
-        reached.wait(seconds)
+        return reached.wait(seconds)
 
     @property
     def waiting(self) -> int:
@@ -90,6 +90,11 @@ class RecordFeed:
         if self.journal is not None:
             self._note(self.journal.flush())
         return self.journal is not None
+
+    @property
+    def works(self) -> bool:
+        """There is a journal, and all that was written is in it."""
+        return self.journal is not None and self.journal.failed is None
 
     def _note(self, problem: str | None) -> None:
         if problem is not None:

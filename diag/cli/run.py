@@ -12,18 +12,62 @@ from pathlib import Path
 from typing import Any
 
 from diag.cli.language import add_language
+from diag.launch.actions import AFTER_SECONDS, GRACE_SECONDS, read_rules
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
+
+_MOST_SECONDS = 7 * 86400.0
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_hub_options(parser)
     _add_switch(parser, "inject", "do not add the in-rank hook to CMD's PYTHONPATH")
     _add_switch(parser, "nccl_debug", "do not set NCCL_DEBUG for CMD")
+    _add_actions(parser)
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="print findings only, no line about diag itself"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command to run")
+
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    """On the command line alone: no file and no variable can make diag end a job."""
+    parser.add_argument(
+        "--on",
+        action="append",
+        metavar="CLASS=ACTION",
+        help="act on a hang that is certain and stands: hang or hang/CLASS = notify, run:CMD, end[:CODE] or "
+        "restart[:N] (from the last whole checkpoint); repeatable, the first that may be done is",
+    )
+    parser.add_argument(
+        "--after",
+        type=float,
+        metavar="S",
+        default=AFTER_SECONDS,
+        help=f"act on what stood for S seconds since it was reported (default {AFTER_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        default=GRACE_SECONDS,
+        help=f"seconds from SIGTERM to SIGKILL, when CMD is ended (default {GRACE_SECONDS:g})",
+    )
+
+
+def _actions(args: argparse.Namespace) -> dict[str, Any] | None:
+    """What `--on` asks for, checked; None where it was not given. Raises DiagError."""
+    if not args.on:
+        return None
+    read_rules(args.on)
+    for name, value in (("--after", args.after), ("--grace", args.grace)):
+        if not 0 <= value < _MOST_SECONDS:
+            raise DiagError(
+                f"{name} {value:g} is no time",
+                hint=f"seconds, from 0 to {_MOST_SECONDS:g}",
+                exit_code=2,
+            )
+    return {"on": args.on, "after": args.after, "grace": args.grace}
 
 
 def _add_switch(parser: argparse.ArgumentParser, setting: str, text: str) -> None:
@@ -135,7 +179,9 @@ def _task(args: argparse.Namespace, words: list[str]) -> dict[str, object]:
     from diag.launch.command import columns
 
     flags = {**hub_settings(args), "inject": args.inject, "nccl_debug": args.nccl_debug}
+    act = _actions(args)
     return {
+        **({"act": act} if act is not None else {}),
         "words": words,
         "quiet": args.quiet,
         "terminal": os.isatty(1),

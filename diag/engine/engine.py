@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from diag.detectors.contract import Detector
 from diag.detectors.relations import Precedence
+from diag.detectors.retry import retryable
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
 from diag.model.observations import Observation, Parser, Unparsed
 from diag.model.observations.base import Event, Listener, by_type
@@ -202,7 +203,8 @@ class Engine:
 
     def _open_or_update(self, now: float, reported: dict[_Key, Finding]) -> list[Change]:
         changes = []
-        for key, finding in sorted(reported.items(), key=lambda pair: self._reading_order(pair[1])):
+        for key, told in sorted(reported.items(), key=lambda pair: self._reading_order(pair[1])):
+            finding = replace(told, retryable=retryable(told))
             known = self._open.get(key)
             if known is None:
                 self._open[key] = _Open(finding, now, now)

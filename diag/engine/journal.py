@@ -45,12 +45,17 @@ class JournalWriter:
         self.failed: str | None = None
         self._max = max_bytes
         self._segment_bytes = min(segment_bytes, max(1 << 16, max_bytes // 4))
-        self._number = 0
+        # those of the attempts before this one
+        self._sizes = {
+            int(path.name[8:14]): path.stat().st_size
+            for path in segments(directory)
+            if path.name[8:14].isdecimal()
+        }
+        self._number = max(self._sizes, default=0)
         self._file: IO[bytes] | None = None
         self._zip: Any = None
         self._in_segment = 0
         self._pending = 0
-        self._sizes: dict[int, int] = {}
 
     def write(self, record: Record) -> str | None:
         """None when written; the reason at the moment when the journal has to stop; None ever after."""

@@ -22,6 +22,7 @@ _LOAD_FLAGS = (
 _MODEL_FLAGS = ("model", "ref-model", "adapters", "model-name-or-path", "adapter-name-or-path")
 _NO_PATHS = frozenset({"", "true", "false", "none", "null", "yes", "no", "auto", "latest"})
 _LONGEST = 4096  # PATH_MAX
+WEIGHTS_ONLY = "it holds weights only: the optimizer and the step begin anew"
 
 
 # Not the last number of any name: ms-swift's own folder above is v0-20261121-194515.
@@ -85,24 +86,33 @@ def save_root(path: str) -> str:
 
 
 def resume_advice(argv: Sequence[str], path: str, kind: str) -> str:
-    """The flags with which this command would go on from a checkpoint.
+    """The flags with which this command would go on from a checkpoint, for people.
+
+    >>> resume_advice(["pretrain_gpt.py"], "/save/iter_0000500", "torch_dist")
+    '--load /save --ckpt-step 500'
+    """
+    words, note = resume_words(argv, path, kind)
+    return " ".join(words) + (f" ({note})" if note else "")
+
+
+def resume_words(argv: Sequence[str], path: str, kind: str) -> tuple[tuple[str, ...], str]:
+    """The same as words of a command, and what a person has to know of them.
 
     ms-swift 4.6.0, megatron_args.py: mcore_model takes checkpoint-N, and finetune is true unless set.
     ms-swift 3.x and Megatron-LM: load takes the folder above iter_NNNNNNN, core_r0.13 the step with
     ckpt-step. transformers 4.57: resume_from_checkpoint.
-
-    >>> resume_advice(["pretrain_gpt.py"], "/save/iter_0000500", "torch_dist")
-    '--load /save --ckpt-step 500'
     """
     # ms-swift's own command
     megatron = any(PurePosixPath(word).name == "megatron" or "/_megatron/" in word for word in argv)
     if kind in ("torch_dist", "torch_dcp", "megatron_legacy"):
         above, step = PurePosixPath(path).parent, iteration_of(path)
         if PurePosixPath(path).name.startswith("checkpoint-"):
-            return f"--mcore_model {path} --finetune false (ms-swift's default, true, takes the weights only)"
-        return f"--load {above}" + (
-            " --finetune false" if megatron else f" --ckpt-step {step}" if step is not None else ""
-        )
+            note = "ms-swift's default, true, takes the weights only"
+            return ("--mcore_model", path, "--finetune", "false"), note
+        load = ("--load", str(above))
+        if megatron:
+            return (*load, "--finetune", "false"), ""
+        return (load if step is None else (*load, "--ckpt-step", str(step))), ""
     if megatron:
-        return f"--model {path} (it holds weights only: the optimizer and the step begin anew)"
-    return f"--resume_from_checkpoint {path}"
+        return ("--model", path), WEIGHTS_ONLY
+    return ("--resume_from_checkpoint", path), ""

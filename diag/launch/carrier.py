@@ -7,14 +7,17 @@ Where there is no hub, CMD runs in diag's own place.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from diag.launch import command as commands
 from diag.launch import signals
+from diag.launch.acting import Acting, Order
 from diag.launch.failures import guarded, threads_report_to
 from diag.launch.hub_handle import HubHandle
 from diag.launch.isolated import given_environment
@@ -23,7 +26,7 @@ from diag.text.units import format_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
     from diag.launch.relay import Relay, Sink
@@ -52,6 +55,8 @@ class Carrier:
     _plan: dict[str, Any] | None = None
     _refused: DiagError | None = None
     _concluded: bool = False
+    _interrupted: bool = False  # somebody asked CMD to end
+    _acting: Acting | None = None  # where `--on` may end CMD
 
     def say(self, text: str) -> None:
         if self._relay is None:
@@ -70,9 +75,11 @@ class Carrier:
             self._print_notes()
             self.prepared.witness.close()
             return run_alone(self.words, str(no), self.prepared.mask)
+        self._acting = Acting.wanted(self.task, self.prepared.witness.pid)
         terminal = commands.terminal_env(os.isatty(1), unbuffered=not plan["hooked"])
+        marks = self._acting.variables() if self._acting is not None else {}
         try:
-            command = self._start(outlets, {**given_environment(), **terminal, **plan["env"]})
+            command = self._start(outlets, {**given_environment(), **terminal, **plan["env"], **marks})
         except commands.CommandError as error:
             relay.drain()
             relay.close()
@@ -84,11 +91,11 @@ class Carrier:
 
     # -- before CMD ---------------------------------------------------------------------------------------
 
-    def _prepare(self) -> dict[str, Any]:
+    def _prepare(self, task: dict[str, Any] | None = None, *, again: bool = False) -> dict[str, Any]:
         """Start the hub, and hear where the output goes and which variables CMD gets. Raises DiagError where
-        the settings cannot be used, and _NoHub."""
+        the settings cannot be used, and _NoHub. `again`: signals are forwarded already."""
         try:
-            hub = self._hub = HubHandle.start(self.task)
+            hub = self._hub = HubHandle.start(self.task if task is None else task)
         except OSError as error:
             raise _NoHub(f"the hub cannot be started: {error.strerror or error}") from None
         deadline = time.monotonic() + _PREPARE_SECONDS
@@ -96,12 +103,16 @@ class Carrier:
             if time.monotonic() > deadline:
                 self._drop_hub()
                 raise _NoHub(f"the hub was not ready within {format_seconds(_PREPARE_SECONDS)}")
-            if signal.sigpending() & signals.FORWARDED - {signal.SIGWINCH, signal.SIGCONT}:
+            if again and self._interrupted:
+                self._drop_hub()
+                raise _NoHub("the job was asked to end")
+            if not again and signal.sigpending() & signals.FORWARDED - {signal.SIGWINCH, signal.SIGCONT}:
                 self.prepared.end_if_signalled()
             hub.hear(0.2, self._take)
         if self._refused is not None:
             self._drop_hub()
-            self.prepared.witness.close()
+            if not again:
+                self.prepared.witness.close()
             raise self._refused
         if self._plan is None:
             raise _NoHub("the hub cannot start" + (f": {how}" if (how := self._drop_hub()) else ""))
@@ -138,13 +149,16 @@ class Carrier:
             raise _NoHub("no more threads can be started (ulimit -u, pids.max)")
         return relay
 
-    def _start(self, outlets: tuple[Sink, ...], env: dict[str, str]) -> commands.Command:
+    def _start(
+        self, outlets: tuple[Sink, ...], env: dict[str, str], words: list[str] | None = None
+    ) -> commands.Command:
         outputs = {outlet.stream: outlet for outlet in outlets}
         out = outputs.get("both") or outputs.get("stdout")
         err = outputs.get("both") or outputs.get("stderr")
-        self.prepared.end_if_signalled()
+        if words is None:
+            self.prepared.end_if_signalled()
         return commands.start(
-            self.words,
+            self.words if words is None else words,
             stdout=out.lane.write_fd if out else None,
             stderr=err.lane.write_fd if err else None,
             env=env,
@@ -168,23 +182,110 @@ class Carrier:
             self.prepared, command, before_stop=lambda: self._before_stop(relay), on_signal=self._on_signal
         )
         forwarder.start()
+        self._tell_started(command, outlets)
+        code = None
+        while True:
+            self._watch(command)
+            order = self._acting.order if self._acting is not None else None
+            again = order is not None and order.again is not None and not self._interrupted
+            if not again:
+                forwarder.close()
+            guarded(self.say, "the last checks failed", partial(self._conclude, command, relay))
+            if order is not None:
+                code = order.exit_code(command.returncode)
+            if not again or self._interrupted or order is None:
+                break
+            started = self._start_again(order, outlets, relay)
+            if started is None:
+                break
+            command = forwarder.target = started
+            code = None
+        if again:
+            forwarder.close()
+        if relay.drain(_DRAIN_SECONDS):
+            relay.close()
+        if code is not None:
+            os._exit(code)
+        commands.exit_as(command)
+
+    def _watch(self, command: commands.Command) -> None:
+        """Until CMD has ended, and all of its tree where it was ended by an order."""
+        while command.wait(0) is None:
+            if not guarded(self.say, "the hub is not heard any more", lambda: self._await_hub(command)):
+                self._drop_hub()
+            if self._acting is not None and self._acting.asked is not None:
+                self._follow_order(command)
+
+    def _follow_order(self, command: commands.Command) -> None:
+        acting, hub = self._acting, self._hub
+        assert acting is not None
+
+        def tell(step: str, text: str) -> None:
+            self.say(f"diag: {text}")
+            self._send(act={"step": step, "text": text})
+
+        if self._interrupted or hub is None:
+            acting.asked = None
+            why = "the job was asked to end meanwhile" if self._interrupted else "the hub has ended"
+            tell("failed", f"{why}: nothing is done")
+            return
+        guarded(self.say, "CMD cannot be ended", lambda: acting.end(command, hub.pid, tell))
+
+    def _tell_started(
+        self, command: commands.Command, outlets: tuple[Sink, ...], begin: Sequence[int] = ()
+    ) -> None:
+        """`begin`: where in its files the output of this attempt begins."""
         self._send(
             started=command.pid,
             at=time.time(),
             outputs={outlet.stream: str(outlet.lane.path) for outlet in outlets},
+            begin=list(begin),
         )
-        while command.wait(0) is None:
-            if not guarded(self.say, "the hub is not heard any more", lambda: self._await_hub(command)):
-                self._drop_hub()
-        forwarder.close()
-        guarded(self.say, "the last checks failed", lambda: self._conclude(command, relay))
-        if relay.drain(_DRAIN_SECONDS):
-            relay.close()
-        commands.exit_as(command)
+
+    def _start_again(self, order: Order, outlets: tuple[Sink, ...], relay: Relay) -> commands.Command | None:
+        """CMD once more, with a hub of its own; None where it cannot be started. Without a hub it runs unwatched."""
+        acting, before = self._acting, self._plan
+        assert acting is not None and before is not None and order.again is not None
+        words = acting.begin_again(order)
+        begin = relay.sizes()
+        self._forget_end()
+        self._plan, self._concluded = None, False
+        task = {**self.task, "words": words, "attempt": acting.to_json(), "run_dir": before["run_dir"]}
+        try:
+            plan = self._prepare(task, again=True)
+        except (_NoHub, DiagError) as error:
+            self.say(f"diag: {error}; attempt {acting.attempt} runs unwatched")
+            plan = self._plan = before
+        if self._interrupted:
+            self.say("diag: the job was asked to end: it is not started again")
+            self._drop_hub(5.0)
+            return None
+        terminal = commands.terminal_env(os.isatty(1), unbuffered=not plan["hooked"])
+        env = {**given_environment(), **terminal, **plan["env"], **acting.variables()}
+        try:
+            for outlet in outlets:
+                outlet.lane.open_write()
+            command = self._start(outlets, env, words)
+        except (commands.CommandError, OSError) as error:
+            self.say(f"diag: attempt {acting.attempt} cannot be started: {error}")
+            self._drop_hub(5.0)
+            return None
+        finally:
+            for outlet in outlets:
+                outlet.lane.close_write()
+        self.say(
+            f"diag: attempt {acting.attempt} of the command has begun (pid {command.pid}), {order.again['text']}"
+        )
+        self._tell_started(command, outlets, begin)
+        if self._interrupted:  # in this moment: it came before there was anybody to send it to
+            command.send_signal(signal.SIGTERM)
+        return command
 
     def _await_hub(self, command: commands.Command) -> bool:
+        if self._acting is not None:
+            self._acting.tidy(command, self._hub.pid if self._hub is not None else 0)
         if self._hub is None:
-            command.wait(None)
+            command.wait(None if self._acting is None else 60.0)
             return True
         self._hub.hear(0.05 if command.pidfd < 0 else 60.0, self._take, also=command.pidfd)
         if self._hub.wire.gone:
@@ -229,6 +330,10 @@ class Carrier:
         except OSError:
             pass
 
+    def _forget_end(self) -> None:
+        with contextlib.suppress(OSError, TypeError):  # there is none, or no run directory
+            os.unlink(os.path.join((self._plan or {})["run_dir"], "ended.json"))
+
     def _take(self, message: dict[str, Any]) -> None:
         if "say" in message:
             self.say(message["say"])
@@ -239,6 +344,8 @@ class Carrier:
             self._refused = DiagError(text, hint=hint, exit_code=code)
         elif "concluded" in message:
             self._concluded = True
+        elif "act" in message and self._acting is not None:
+            self._acting.take(message["act"])
 
     def _send(self, **message: Any) -> bool:
         hub = self._hub  # the signals' thread may send while the main thread drops it
@@ -248,6 +355,8 @@ class Carrier:
         hub, self._hub = self._hub, None
         if hub is None:
             return ""
+        if self._acting is not None:
+            self._acting.spare(hub.pid)
         if not hub.wire.gone:
             hub.wire.send(leave=True)
         return hub.end(seconds)
@@ -255,6 +364,8 @@ class Carrier:
     # -- on the signals' thread ---------------------------------------------------------------------------
 
     def _on_signal(self, number: int, sent: bool) -> None:
+        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            self._interrupted = True
         if number == signal.SIGWINCH:
             self._send(width=commands.columns())
         elif number == signal.SIGCONT:

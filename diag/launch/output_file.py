@@ -120,6 +120,11 @@ class OutputFile:
             os.close(self.write_fd)
             self.write_fd = -1
 
+    def open_write(self) -> None:
+        """For another child, which appends to the same file. Raises OSError."""
+        if self.write_fd < 0:
+            self.write_fd = _above_stdio(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW))
+
     def maintain(self) -> None:
         """Keep the bound behind and the reserve ahead. Call it about once a second, and each
         `maintain_bytes`."""

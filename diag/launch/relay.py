@@ -103,12 +103,15 @@ class Follower:
     after: Callable[[int, int], object] = lambda i, count: None
     tend: Callable[[], object] = lambda: None
     tend_bytes: int = 0
+    begin: Sequence[int] = ()  # of each lane; else its start
     _ends: Sequence[int] = ()
     _ended: bool = False
     _pause: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._cursors = [lane.cursor() for _, lane in self.lanes]
+        for cursor, offset in zip(self._cursors, self.begin, strict=False):
+            cursor.offset = offset
         self.followed = [0] * len(self.lanes)  # how far `on_output` has each
         self._watch = Watch([lane for _, lane in self.lanes])
         self.thread = threading.Thread(target=self._follow, name="relay", daemon=True)

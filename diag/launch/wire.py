@@ -91,6 +91,8 @@ class Link:
         self.returncode: int | None = None  # CMD's, once it has ended
         self.sizes: list[int] = []  # of the output files at that time
         self.on_signal: Callable[[int], object] = lambda number: None
+        # with each step of the carrier's work on an order of `--on`
+        self.on_step: Callable[[dict[str, Any]], object] = lambda step: None
         self._ready = threading.Event()
         self._over = threading.Event()
         self._running = threading.Event()  # not while a person has stopped job and carrier (Ctrl-Z)
@@ -103,8 +105,8 @@ class Link:
     def say(self, text: str) -> None:
         self._wire.send(say=text)
 
-    def send(self, **message: Any) -> None:
-        self._wire.send(**message)
+    def send(self, **message: Any) -> bool:
+        return self._wire.send(**message)
 
     def await_start(self) -> dict[str, Any] | None:
         """Wait for it; None where CMD was not started."""
@@ -139,6 +141,8 @@ class Link:
                 (self._running.clear if message["paused"] else self._running.set)()
             elif message.get("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 self.on_signal(message["signal"])
+            elif "act" in message:
+                self.on_step(message["act"])
             elif "ended" in message:
                 self.returncode, self.sizes = message["ended"], message["sizes"]
                 self._running.set()

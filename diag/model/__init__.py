@@ -183,6 +183,7 @@ class Finding:
     seen_alone: bool = False  # in an excerpt that does not tell whether the job ended of it
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     reported_by: str = ""  # the host of the job hub, where it judges all nodes
+    retryable: str = "unknown"  # one of `detectors/retry.py`; the engine puts it in
 
     @property
     def key(self) -> tuple[str, str]:
@@ -203,6 +204,7 @@ class Finding:
             "summary": self.summary,
             "cause": self.cause,
             "advice": what_holds(self.advice, over=over),
+            "retryable": self.retryable,
             "evidence": [item.to_json() for item in self.evidence],
             **({"grounds": [ground.to_json() for ground in self.grounds]} if self.grounds else {}),
             **({"rule": self.rule} if self.rule else {}),

@@ -75,6 +75,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
         "not_checked": [line.to_json(over=ended) for line in engine.not_checked()],
         "next_command": command,
         "next_reason": reason,
+        **job.acts.to_json(),
     }
     if job.log.ended is not None:
         document["log"] = _log(job, named=bool(open_now))

@@ -42,7 +42,7 @@ class JobState(JobView):
         self._events: list[Event] = []  # that the observation at hand led to
         # Each observation is taken in this order.
         self._reducers = (
-            self.run, self.log, self.sources, self.machine, self.network, self.nccl, self.nccl_processes,
+            self.run, self.acts, self.log, self.sources, self.machine, self.network, self.nccl, self.nccl_processes,
             self.cluster, self.ranks, self.learned, self.phases, self.progress, self.saves, self.silences, self.residence,
             self.gpu_faults, self.gpu_past, self.program, self.own_logs, self.software,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from diag.model import NotChecked
+from diag.state.acts import Acts
 from diag.state.cluster import Cluster
 from diag.state.gpu_past import GpuPast
 from diag.state.gpufaults import GpuFaults
@@ -37,6 +38,7 @@ class JobView:
 
     def __init__(self, tell: Tell) -> None:
         self.run: Final = Run()  # the command and its end
+        self.acts: Final = Acts()  # what diag did to it
         self.log: Final = Log()  # the last lines of the output
         self.sources: Final = Sources()  # what could not be looked at
         self.machine: Final = Machine()  # GPUs, disks, memory of the host

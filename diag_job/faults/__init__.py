@@ -6,7 +6,7 @@ back when torch or Megatron import the one module that the fault needs; without 
 
 DIAG_FAULT_DIR is where FIFOs and markers go. Who waits is let go by a file DIAG_FAULT_RELEASE (or `release`
 in that folder); a data-hang by whoever writes to `data-hang-rankR.fifo` there. `python -m diag_job.faults
---release DIR` does both.
+--release DIR` does both. A job that diag started again (DIAG_ATTEMPT) gets no fault but with DIAG_FAULT_AGAIN=1.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ def check(fault: Fault, ranks: int | None = None) -> None:
 def arm() -> None:
     """Read DIAG_FAULT and set the hooks for it. Exits with 2 if it cannot be had."""
     text = os.environ.get("DIAG_FAULT")
+    if os.environ.get("DIAG_ATTEMPT", "1") != "1" and os.environ.get("DIAG_FAULT_AGAIN") != "1":
+        return  # `diag run --on hang=restart` started this again
     # Twice: sitecustomize and `python -m diag_job` may both be there, under two module names.
     if not text or getattr(sys, "_diag_fault_armed", False):
         return

@@ -65,7 +65,7 @@ _FACTS = {
     """,
     "run": """
         RunStarted RunEnded RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited
-        WorkerFailureReported WorkerNamed Interrupted SamplingGap EnvironmentSeen AttemptBegan
+        WorkerFailureReported WorkerNamed Interrupted SamplingGap EnvironmentSeen AttemptBegan Acted PastAttempt StartedAgain
         LogsEnded EndUnknown JournalCutOff SnapshotTaken SoftwareSeen
         StoreTried StoreWaited
     """,

@@ -144,6 +144,48 @@ class AttemptBegan(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class Acted(Observation):
+    """A step of what `diag run --on` does, or why it does nothing. `what`: acts, holds (does not act), evidence, term, kill,
+    ended, left (processes that do not end), failed, told, ran, again (the command was started again). `text` says it in
+    a sentence; the rest is of the finding, and the last step that was reported."""
+
+    what: str
+    text: str
+    action: str = ""
+    finding: str = ""
+    klass: str = ""
+    culprits: tuple[int, ...] = ()
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    """An attempt that diag ended, to start the command again. `began`, `ended`: seconds since the epoch."""
+
+    number: int
+    began: float
+    ended: float
+    action: str
+    finding: str
+    klass: str
+    culprits: tuple[int, ...]
+    step: int | None
+    resumed: str = ""  # how the next one went on, in words
+    evidence: str = ""  # the bundle
+    steps: tuple[str, ...] = ()  # what was done, as `Acted.text`
+    steps_at: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartedAgain(Observation):
+    """`diag run` has ended the command and starts it again. What is recorded of the attempts before is no fact of this
+    one."""
+
+    number: int
+    earlier: tuple[PastAttempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LogsEnded(Observation):
     """The job's logs were read to their end. Of the times only what their lines show; `hung` says the job's own
     watchdog. `error` are the last lines of a launcher that failed by itself, at `error_at`."""

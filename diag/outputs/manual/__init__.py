@@ -14,8 +14,8 @@ from pathlib import Path
 
 LANGUAGES = ("en", "zh")
 HEADINGS = {
-    "en": ("Meaning", "Evidence", "What to do", "False alarms", "See also"),
-    "zh": ("含义", "依据", "怎么办", "误报", "参见"),
+    "en": ("Meaning", "Evidence", "What to do", "Started again", "False alarms", "See also"),
+    "zh": ("含义", "依据", "怎么办", "重新启动", "误报", "参见"),
 }
 _FOLDER = Path(__file__).parent
 # "- `went_down`, `down`: ..." and "- `sigstop` (stopped): ..."; an item that begins otherwise is of no
@@ -58,6 +58,8 @@ def sections(finding: str, lang: str) -> dict[str, str]:
         from diag.detectors.hang.catalogue import manual_items
 
         found[HEADINGS[lang][2]] = "\n".join((found[HEADINGS[lang][2]], *manual_items(lang)))
+    if found and (again := _started_again(finding, lang)):
+        found[HEADINGS[lang][3]] = again
     if not found and lang != "en":
         english = sections(finding, "en")
         found = {
@@ -66,6 +68,12 @@ def sections(finding: str, lang: str) -> dict[str, str]:
             if name in english
         }
     return {heading: found[heading] for heading in HEADINGS[lang] if heading in found}
+
+
+def _started_again(finding: str, lang: str) -> str:
+    from diag.outputs.started_again import started_again  # `diag explain` of a variable needs no table
+
+    return started_again(finding, lang)
 
 
 def text(finding: str, lang: str) -> str:

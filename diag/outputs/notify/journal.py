@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from diag.launch.runs import is_alive, read_run
 from diag.text.errors import DiagError
 
+FINDINGS, ACTIONS = "findings.jsonl", "actions.jsonl"
 ENDED = "ended.json"  # written by the carrier where there is no hub any more
 
 
@@ -19,23 +21,18 @@ class RunFollower:
 
     path: Path
     first: dict[str, Any]
-    _offset: int = 0
-    _rest: bytes = b""
+    begin: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of each file, what is of attempts before this one
+    _offsets: dict[str, int] = field(default_factory=dict)
+    _rests: dict[str, bytes] = field(default_factory=dict)
     _run: dict[str, Any] = field(default_factory=dict)
     _stamp: tuple[int, int] = (0, 0)
 
     def changes(self) -> list[dict[str, Any]]:
         """The lines of findings.jsonl since the last call; half of one is left for the next."""
-        try:
-            with open(self.path / "findings.jsonl", "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return []
-        self._offset += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
         found = []
-        for line in lines:
+        for line in self._new(FINDINGS):
             try:
                 change = json.loads(line)
                 finding = change["finding"]
@@ -47,6 +44,30 @@ class RunFollower:
                 continue
             found.append(change)
         return found
+
+    def actions(self) -> list[dict[str, Any]]:
+        """The same of actions.jsonl: what `--on` did."""
+        found = []
+        for line in self._new(ACTIONS):
+            try:
+                action = json.loads(line)
+                _ = (*map(action.__getitem__, ("what", "text", "finding", "class", "ranks", "action")),)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            found.append(action)
+        return found
+
+    def _new(self, name: str) -> list[bytes]:
+        offset = self._offsets.get(name, self.begin.get(name, 0))
+        try:
+            with open(self.path / name, "rb") as file:
+                file.seek(offset)
+                data = file.read()
+        except OSError:
+            return []
+        self._offsets[name] = offset + len(data)
+        *lines, self._rests[name] = (self._rests.get(name, b"") + data).split(b"\n")
+        return lines
 
     @property
     def run(self) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def compose(event: Mapping[str, Any], lang: str) -> Message:
         lines = _list(changes, event.get("left_out", 0), lang)
     elif kind == "end":
         title, lines, colour = _of_end(event, lang)
+    elif kind == "action":
+        title, lines, colour = _of_action(event["action"], lang)
     elif kind == "unwatched":
         title, colour = _say("diag's hub ended: the job is not watched any more", lang), "warning"
         lines = [
@@ -69,7 +71,7 @@ def compose(event: Mapping[str, Any], lang: str) -> Message:
     body = _fit([_safe(line) for line in lines], [_safe(line) for line in where])
     facts = {
         name: event[name]
-        for name in ("changes", "outcome", "returncode", "seconds", "left_out")
+        for name in ("changes", "action", "outcome", "returncode", "seconds", "left_out")
         if name in event
     }
     return Message(kind, _safe(title), body, colour, {**facts, "run": {name: run.get(name) for name in _RUN}})
@@ -141,6 +143,22 @@ def _list(changes: Sequence[Mapping[str, Any]], left_out: int, lang: str) -> lis
     return [*([_say(f"and {more} before them", lang)] if more else []), *lines]
 
 
+# --- an action
+
+
+def _of_action(action: Mapping[str, Any], lang: str) -> tuple[str, list[str], str]:
+    what = name_of({"id": action["finding"], "class": action["class"]})
+    who = f": {format_ranks(action['ranks'])}" if action["ranks"] else ""
+    acts = action["what"] == "acts"
+    lead = _say("diag acts" if acts else "diag could not act", lang)
+    title = f"{lead}{_colon(lang)}{action['action'].partition(':')[0]}, {what}{who}"
+    return title, [action["text"]], "warning" if acts else "failure"
+
+
+def _colon(lang: str) -> str:
+    return ": " if lang == "en" else "："
+
+
 # --- the end
 
 
@@ -152,6 +170,11 @@ def _of_end(event: Mapping[str, Any], lang: str) -> tuple[str, list[str], str]:
     else:
         title = _say(f"the job {'finished' if code == 0 else 'failed'} (exit {code}){after}", lang)
     lines = []
+    if acted := outcome.get("acted"):
+        again = acted["action"].startswith("restart")
+        lines.append(
+            _say("diag ended it" + (", to start it again:" if again else ":"), lang) + f" {acted['text']}"
+        )
     if event.get("killed"):
         lines.append(_say("diag itself was ended before: what follows is from its journal.", lang))
     if event.get("oom_kills"):

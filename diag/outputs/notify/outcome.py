@@ -23,6 +23,9 @@ def outcome(engine: Engine) -> dict[str, Any]:
     if (whole := last_whole(job)) is not None:
         folder, flags = whole
         found["checkpoint"] = {"path": folder.path, "iteration": folder.iteration, "flags": flags}
+    if action := job.acts.ends_the_job:
+        texts = [step.fact.text for step in job.acts.steps if step.fact.what == "acts"]
+        found["acted"] = {"action": action, "text": texts[-1] if texts else ""}
     found["open"] = [
         {
             "change": "opened",

@@ -15,6 +15,7 @@ from diag.launch.isolated import argv
 from diag.launch.runs import start_ticks
 from diag.outputs.notify import hook
 from diag.outputs.notify.addresses import Address, addresses, lacking
+from diag.outputs.notify.journal import ACTIONS, FINDINGS
 from diag.outputs.output import Output, OutputContext
 from diag.text.errors import DiagError
 
@@ -111,6 +112,7 @@ class Notify(Output):
             "check": any(not address.plain for address in found),
             "on_finding": words, "cwd": _cwd(),
             "per_hour": hub.settings.notify_per_hour, "lang": self.run.lang,
+            "begin": {name: _size(hub.run_dir.path / name) for name in (FINDINGS, ACTIONS)},
         }  # fmt: skip
 
     def _relay(self) -> None:
@@ -132,6 +134,14 @@ def _usable(settings: Settings) -> tuple[list[Address], list[str]]:
         else []
     )
     return found, words
+
+
+def _size(path: Path) -> int:
+    """Of what attempts before this one wrote; 0 where there were none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _cwd() -> str:

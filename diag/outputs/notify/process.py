@@ -34,6 +34,8 @@ _LEAVING_SECONDS = 20.0  # a hub that has let go of this process is about to end
 _HASTE_SECONDS = 0.1
 _GONE_SECONDS = 2.0  # from CMD's end to what the carrier writes of it
 _MOST_WAITING = 1000
+# Of `--on`: it acts, something of the job does not end, it could not act.
+_TOLD_ACTIONS = ("acts", "left", "failed")
 _LOG_BYTES = 1 << 20
 
 
@@ -54,7 +56,7 @@ class Notifier:
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
         self._path = Path(task["run_dir"])
-        self._follower = RunFollower(self._path, task["run"])
+        self._follower = RunFollower(self._path, task["run"], task.get("begin", {}))
         host = task["run"]["host"]
         self._worth, self._pace = Worth(host), Pace(task["per_hour"])
         self._worth_a_command = Worth(host, "warning", replaced=True)
@@ -105,6 +107,9 @@ class Notifier:
             if self._worth_a_command.take(change):
                 self._put(self._commands, change)
         told: list[Change] = [change for change in new if self._worth.take(change)]
+        for action in self._follower.actions():
+            if action["what"] in _TOLD_ACTIONS:
+                self._put(self._messages, {"event": "action", "action": action})
         for changes in self._pace.due(time.monotonic(), told):
             left_out, self._pace.left_out = self._pace.left_out, 0
             self._put(self._messages, {"event": "finding", "changes": changes, "left_out": left_out})

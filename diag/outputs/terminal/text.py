@@ -30,6 +30,13 @@ _REPORT_EVIDENCE_LINES = 12
 _NATIVE_FRAMES = 16  # innermost: C code below the first Python frames
 _FRAMES = 10  # innermost frames of a stack class; the rest is launcher and trainer
 
+# Of a job that is started again as it is; nothing where that is not known.
+_AGAIN = {
+    "yes": "retry: may come through",
+    "no": "retry: to be expected again",
+    "elsewhere": "retry: on another node",
+}
+
 _COLOURS = {"critical": "1;31", "warning": "33", "info": "36", "resolved": "32"}
 
 
@@ -147,6 +154,8 @@ def _body(
         who.append(f"waiting: {_ranks(finding['waiting_ranks'])}")
     if finding["cause"]:
         who.append(f"cause: {clean(finding['cause'])}")
+    if finding["severity"] == "critical" and (again := _AGAIN.get(finding.get("retryable", ""))):
+        who.append(again)
     if who:
         yield from _wrapped(shown("; ".join(who), lang), lang, room, indent, indent + "  ")
     yield from _evidence(finding["evidence"], room, indent, evidence_lines, lang)
@@ -236,6 +245,7 @@ def report_text(
         lines += _body(finding, room, "  ", _REPORT_EVIDENCE_LINES, lang)
     if document.get("past_left_out"):
         lines += ["", shown(f"and {document['past_left_out']} more that are over", lang)]
+    lines += _acts(document, lang, room)
     if document["not_checked"]:
         lines += ["", shown("Not checked:", lang)]
         for line in document["not_checked"]:
@@ -243,6 +253,24 @@ def report_text(
             text = clean(f"{what}{': ' if lang == 'en' else '：'}{reason}{f' -> {remedy}' if remedy else ''}")
             lines += _wrapped(text, lang, room, "  ", "    ")
     return "\n".join(lines)
+
+
+def _acts(document: Mapping[str, Any], lang: str, room: int) -> Iterator[str]:
+    """What `diag run --on` did, and the attempts that it ended before this one."""
+    for one in document.get("attempts", ()):
+        what = name_of({"id": one["finding"], "class": one["class"]})
+        who = f" of {format_ranks(one['ranks'])}" if one["ranks"] else ""
+        text = f"Attempt {one['number']} was ended by diag at {format_time(one['ended'])} for {what}{who}"
+        if one["iteration"] is not None:
+            text += f", last step {one['iteration']}"
+        yield from _wrapped(shown(clean(text), lang), lang, room, "", "  ")
+        for step in one["steps"]:
+            yield from _wrapped(clean(f"{format_time(step['at'])} {step['text']}"), lang, room, "  ", "    ")
+    if document.get("actions"):
+        yield from ("", shown("Actions (--on):", lang))
+    for one in document.get("actions", ()):
+        text = f"{format_time(one['at'])} {one['action']}: {one['text']}"
+        yield from _wrapped(clean(text), lang, room, "  ", "    ")
 
 
 def _open_head(finding: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from diag.sources.payload import from_mapping, guarded, integer, sequence
 
 SOURCE = "run"
 BEGAN_ANEW = "began_anew"
+STARTED_AGAIN = "started_again"
 
 # Payloads have the fields of these by their names; a rank's and those of a snapshot differ, see `parse`.
 _EVENTS: dict[str, type[facts.Observation]] = {
@@ -22,6 +23,7 @@ _EVENTS: dict[str, type[facts.Observation]] = {
     "snapshot": facts.SnapshotTaken,
     "cut_off": facts.JournalCutOff,
     BEGAN_ANEW: facts.AttemptBegan,
+    "acted": facts.Acted,
     "logs_ended": facts.LogsEnded,
     "end_unknown": facts.EndUnknown,
     "expected": facts.NetworkExpected,
@@ -100,7 +102,17 @@ def began_anew(earlier: int, lines: int, ended_with: str) -> Record:
 
 
 def is_another_attempt(record: Record) -> bool:
-    return record.source == SOURCE and record.payload.get("event") == BEGAN_ANEW
+    return record.source == SOURCE and record.payload.get("event") in (BEGAN_ANEW, STARTED_AGAIN)
+
+
+def acted(what: str, text: str, host: str, **more: Any) -> Record:
+    """A step of what `--on` does; `more` are fields of `facts.Acted`."""
+    return _record("acted", host, what=what, text=text, **more)
+
+
+def started_again(number: int, earlier: Sequence[dict[str, Any]], host: str) -> Record:
+    """Before all records of attempt `number`, which diag itself started; `earlier`: see facts.PastAttempt."""
+    return _record(STARTED_AGAIN, host, number=number, earlier=list(earlier))
 
 
 def logs_ended(outcome: facts.LogsEnded) -> Record:
@@ -144,6 +156,9 @@ def parse(record: Record) -> Iterator[facts.Observation]:
     elif event == "agents":
         rows = (sequence(one) for one in sequence(payload["agents"]))
         yield facts.AgentsSeen(None, tuple(map(_agent, rows)))
+    elif event == STARTED_AGAIN:
+        past = tuple(from_mapping(facts.PastAttempt, one) for one in sequence(payload["earlier"]))
+        yield facts.StartedAgain(None, integer(payload["number"]), past)
     elif event in _EVENTS:
         known = {"host": record.host, "silent_seconds": payload.get("silent")}
         yield from_mapping(_EVENTS[event], {**known, **payload}, rank=record.rank)

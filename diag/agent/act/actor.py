@@ -1,0 +1,289 @@
+"""Does what `diag run --on` asks for: looks once a second, has the gates decide, and hands an order to the carrier, which
+owns CMD. Each step is a record of the journal before it is done.
+
+Whatever fails here ends with a line, and without an action.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from diag.agent.act.cases import cases
+from diag.agent.act.evidence import Dumps, evidence_on_disk
+from diag.agent.act.fence import Fence
+from diag.agent.act.gates import Case, Decision, Standing, decide
+from diag.agent.act.resume import Resume, is_there, resume
+from diag.detectors.checkpoint.going_on import last_whole
+from diag.engine.engine import Engine
+from diag.launch.actions import Rule
+from diag.launch.launchers.secrets import redacted
+from diag.launch.rundir import RunDir
+from diag.model import Record
+from diag.outputs.notify.hook import run as run_hook
+from diag.sources.host import run as run_source
+from diag.text.units import format_seconds
+
+ACTIONS = "actions.jsonl"
+_LOOK_SECONDS = 1.0
+_MOST_EVIDENCE = 3  # tries for one finding, so long apart
+_EVIDENCE_AGAIN_SECONDS = 60.0
+_MOST_HELD = 100  # records of why nothing is done, in a run
+_TOLD_SECONDS = 10.0  # for records to be taken into the journal
+
+
+class ActingHub(Protocol):
+    """What this needs of the hub."""
+
+    engine: Engine
+    lock: Any
+    host: str
+    run_dir: RunDir | None
+    version: str
+
+    def put(self, record: Record) -> None: ...
+    def keep(self, seconds: float) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """`--on`, `--after` and `--grace`; `words` are CMD, started at `began` as attempt `attempt`. `send` hands an order to
+    the carrier and answers whether it took it."""
+
+    rules: Sequence[Rule]
+    after: float
+    grace: float
+    words: Sequence[str]
+    began: float
+    attempt: int
+    cwd: str
+    send: Callable[[Mapping[str, Any]], bool]
+    say: Callable[[str], None]
+
+
+@dataclass(eq=False)
+class Actor:
+    """`dumps` takes the evidence. Start it once CMD runs."""
+
+    hub: ActingHub
+    orders: Orders
+    dumps: Dumps
+    fence: Fence
+    clock: Callable[[], float] = time.time
+    _standing: Standing = field(default_factory=Standing)
+    _done: set[Rule] = field(default_factory=set)
+    _held: dict[tuple[Rule, str, str], tuple[str, ...]] = field(default_factory=dict)
+    _records: int = 0
+    _tries: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _ordered: Mapping[str, Any] | None = None
+    _steps: list[tuple[float, str]] = field(default_factory=list)  # of what is done, for the next attempt
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="actor", daemon=True).start()
+
+    def close(self) -> None:
+        """From now on nothing is ordered."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception as error:
+                self._over.set()
+                self.orders.say(
+                    f"diag: --on is not followed any more ({type(error).__name__}: {error}); the job goes on"
+                )
+
+    # -- deciding -----------------------------------------------------------------------------------------
+
+    def look(self) -> list[Decision]:
+        """Decide on all that is open, and do the first that has all gates open. Returns the decisions."""
+        if self._ordered is not None:
+            return []
+        decisions = self._decide()
+        for decision in decisions:
+            if decision.acts or not decision.only("evidence"):
+                continue
+            evidence = self._evidence(decision.case)
+            if not evidence:
+                continue
+            again = next(
+                (one for one in self._decide(evidence) if _same(one.case, decision.case)), None
+            )  # it may have got over it meanwhile
+            if again is not None and again.acts:
+                self._act(again)
+                return decisions
+        self._note(decisions)
+        return decisions
+
+    def _decide(self, evidence: str = "") -> list[Decision]:
+        with self.hub.lock:
+            found = list(
+                cases(
+                    self.hub.engine,
+                    self._standing,
+                    self.orders.rules,
+                    after=self.orders.after,
+                    done=frozenset(self._done),
+                    evidence=evidence,
+                    fence=self.fence.closed(),
+                )
+            )
+        return [decide(case) for case in found]
+
+    def _note(self, decisions: Sequence[Decision]) -> None:
+        """Why nothing is done, once and when the reasons are others: not as the time passes."""
+        for decision in decisions:
+            if decision.acts or decision.case.rule in self._done or self._records >= _MOST_HELD:
+                continue
+            case = decision.case
+            key = (case.rule, *case.finding.key)
+            closed = tuple(name for name, _ in decision.closed if name not in ("stands", "evidence"))
+            if self._held.get(key) != closed:
+                self._held[key] = closed
+                self._records += 1
+                self._record("holds", decision.text, case)
+
+    def _evidence(self, case: Case) -> str:
+        """The bundle; empty where there is none yet."""
+        if self.hub.run_dir is None:
+            return ""
+        tries, now = self._tries.setdefault(case.finding.key, []), time.monotonic()
+        if len(tries) >= _MOST_EVIDENCE or (tries and now - tries[-1] < _EVIDENCE_AGAIN_SECONDS):
+            return ""
+        tries.append(now)
+        since = case.stood_since if case.stood_since is not None else self.clock()
+        path, problem = evidence_on_disk(self.hub.run_dir.path, since, self.dumps)
+        if problem:
+            self._record("failed", f"does not act: the evidence cannot be kept ({problem})", case)
+            return ""
+        tries.clear()
+        self._record("evidence", f"evidence is in {path}", case)
+        return path
+
+    # -- acting -------------------------------------------------------------------------------------------
+
+    def _act(self, decision: Decision) -> None:
+        case = decision.case
+        rule = case.rule
+        self._done.add(rule)
+        if not rule.ends_the_job:
+            self._record("acts", decision.text, case)
+            self._tell_others(case, decision)
+            return
+        plan = self._plan() if rule.kind == "restart" else None
+        then = f"; the command is started again {plan.text}" if plan is not None else ""
+        text = f"{decision.text}; CMD is ended{then}"
+        self._steps = [(self.clock(), f"evidence is in {case.evidence}"), (self.clock(), text)]
+        self._record("acts", text, case)
+        order = self._order(case, plan)
+        if not self.hub.keep(_TOLD_SECONDS):
+            self._record("failed", "does not act: the journal cannot be written", case)
+            return
+        self.orders.say(f"diag: {case.finding.id} ({case.finding.klass}): {text}")
+        self._ordered = order
+        if not self.orders.send(order):
+            self._record("failed", "does not act: the carrier did not take the order", case)
+
+    def _plan(self) -> Resume:
+        with self.hub.lock:
+            job = self.hub.engine.job
+            known, said = last_whole(job), job.run.words
+        whole = known[0] if known is not None and is_there(known[0]) else None
+        return resume(
+            self.orders.words, whole, said=said, environment=os.environ, folder=Path(self.orders.cwd or ".")
+        )
+
+    def _order(self, case: Case, plan: Resume | None) -> dict[str, Any]:
+        finding = case.finding
+        past = {
+            "number": self.orders.attempt, "began": self.orders.began, "ended": self.clock(),
+            "action": case.rule.action, "finding": finding.id, "klass": finding.klass,
+            "culprits": list(finding.ranks), "step": case.step, "evidence": case.evidence,
+            "resumed": "" if plan is None else plan.text, "steps": [text for _, text in self._steps],
+            "steps_at": [at for at, _ in self._steps],
+        }  # fmt: skip
+        return {
+            "rule": str(case.rule),
+            "grace": self.orders.grace,
+            "code": case.rule.number if case.rule.kind == "end" else None,
+            "again": None
+            if plan is None
+            else {"words": list(plan.words), "flags": list(plan.flags), "text": plan.text},
+            "past": past,
+        }
+
+    def _tell_others(self, case: Case, decision: Decision) -> None:
+        if case.rule.kind == "notify":
+            self._record("told", "a message is sent to the addresses of --notify", case)
+            return
+        finding = {"action": case.rule.action, "finding": case.finding.to_json(), "text": decision.text}
+        failed = run_hook(list(case.rule.words), finding, self.orders.cwd or "/")
+        self._record("failed" if failed else "ran", failed or "the command ran", case)
+
+    # -- telling ------------------------------------------------------------------------------------------
+
+    def step(self, message: Mapping[str, Any]) -> None:
+        """What the carrier says of its work. From any thread."""
+        if message["step"] == "term":  # deaths from now on are no failures
+            self.hub.put(run_source.interrupted(signal.SIGTERM, self.hub.host))
+        order = self._ordered or {}
+        past = order.get("past", {})
+        self._write(
+            str(message["step"]),
+            str(message["text"]),
+            action=past.get("action", ""),
+            finding=past.get("finding", ""),
+            klass=past.get("klass", ""),
+            culprits=past.get("culprits", []),
+            step=past.get("step"),
+        )
+
+    def _record(self, what: str, text: str, case: Case) -> None:
+        finding = case.finding
+        self._write(
+            what,
+            text,
+            action=case.rule.action
+            if case.rule.kind != "run"
+            else " ".join(redacted(["run", *case.rule.words])),
+            finding=finding.id,
+            klass=finding.klass,
+            culprits=list(finding.ranks),
+            step=case.step,
+        )
+
+    def _write(self, what: str, text: str, **more: Any) -> None:
+        self.hub.put(run_source.acted(what, text, self.hub.host, **more))
+        if self.hub.run_dir is None:
+            return
+        line = {"at": self.clock(), "what": what, "text": text, **more, "class": more["klass"]}
+        line["ranks"] = line.pop("culprits")
+        del line["klass"]
+        with contextlib.suppress(OSError):  # a full disk: the journal tells of it
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            with open(os.open(self.hub.run_dir.path / ACTIONS, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _same(one: Case, other: Case) -> bool:
+    return one.rule == other.rule and one.finding.key == other.finding.key
+
+
+def describe(rules: Sequence[Rule], after: float) -> str:
+    """For the line with which diag starts."""
+    named = ", ".join(str(rule) for rule in rules if rule.kind != "run")
+    ran = sum(rule.kind == "run" for rule in rules)
+    parts = [named] if named else []
+    parts += [f"{ran} command{'s' if ran > 1 else ''}"] if ran else []
+    return f"acts ({' and '.join(parts)}) on what stood for {format_seconds(after)}"
