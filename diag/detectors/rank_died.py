@@ -256,7 +256,7 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     kinds = ("always", explained and "explained", "unexplained", lost, silent, "advice")
     kind = next(kind for kind in kinds if kind and kind in known)
     text = known[kind]
-    if kind in ("advice", "unexplained") and last.error:
-        text = remedy(last.lines, last.error, general=kind == "advice") or text
+    if kind == "advice" and last.error:
+        text = remedy(last.lines, last.error) or text
     text += known["follows"] if followed and kind not in ("always", "lost") else ""
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

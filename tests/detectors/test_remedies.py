@@ -173,3 +173,11 @@ def test_longest_message_is_read_in_time() -> None:
     line = "ValueError: " + "unknown '" * 3000
 
     assert len(remedy([line] * 400, line)) < 2000
+
+
+@pytest.mark.parametrize("error", ["SystemExit: 2", "KeyboardInterrupt"])
+def test_program_that_ended_on_purpose_is_no_refused_call(error: str) -> None:
+    own = ['  File "/srv/job/train.py", line 9, in main', "    parse()"]
+    library = ['  File "/opt/v/lib/python3.11/site-packages/cli/core.py", line 4, in parse', "    leave(2)"]
+
+    assert remedy([TRACEBACK, *own, *library, error], error) == ""

@@ -30,7 +30,6 @@ _OFFERED = re.compile(
     r"|should be (?:one of|in)|has to be one of|is not (?:one of|in)) ?:? ?"
     r"|\b(?:available|supported|valid|known|possible|options|choices)\b[^:(\[{]{0,60}[:(\[{]\s{0,2})[(\[{]?(.{3,1200})"
 )
-# Who called says nothing of what a library of communication reports.
 _OF_PEERS = re.compile(r"(?i)NCCL|HCCL|\bgloo\b|store->|c10d|CUDA error|ProcessGroup")
 _GIVEN = re.compile(r"^(\S{1,80}) is not (?:an? |one |in )")
 _QUOTED = re.compile(r"['\"`]([^'\"`\n]{1,80})['\"`]")
@@ -104,7 +103,7 @@ def remedy(lines: Sequence[str], error: str, *, general: bool = True) -> str:
     failure = failure_of(lines, error)
     values = _values(failure)
     for form in all_forms():
-        if form.general and (not general or _OF_PEERS.search(failure.message)):
+        if form.general and (not general or _is_no_refusal(failure)):
             break
         found = _match(form, failure, values)
         if found is None:
@@ -113,6 +112,13 @@ def remedy(lines: Sequence[str], error: str, *, general: bool = True) -> str:
         if shown[0]:
             return " ".join(filter(None, shown))
     return ""
+
+
+def _is_no_refusal(failure: Failure) -> bool:
+    """Of what ends a program on purpose, and of what a library of communication reports, who called says nothing."""
+    return (
+        failure.type in ("SystemExit", "KeyboardInterrupt") or _OF_PEERS.search(failure.message) is not None
+    )
 
 
 def _match(form: Form, failure: Failure, values: dict[str, str]) -> dict[str, str] | None:
