@@ -11,6 +11,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.findings import finding, row, with_words
 from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
+from diag.detectors.remedies import remedy
 from diag.model import Confidence, Evidence, Finding, NotChecked
 from diag.model.observations import CgroupMemory, KernelOomKill
 from diag.state.phases import NOT_KNOWN
@@ -254,5 +255,8 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     lost, silent = CASCADE.search(last.error) and "lost", not last.error and "silent"
     kinds = ("always", explained and "explained", "unexplained", lost, silent, "advice")
     kind = next(kind for kind in kinds if kind and kind in known)
-    text = known[kind] + (known["follows"] if followed and kind not in ("always", "lost") else "")
+    text = known[kind]
+    if kind == "advice" and last.error:
+        text = remedy(last.lines, last.error) or text
+    text += known["follows"] if followed and kind not in ("always", "lost") else ""
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

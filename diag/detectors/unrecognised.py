@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import NATIVE
+from diag.detectors.remedies import remedy
 from diag.detectors.unrecognised_words import (
     ADVICE,
     ASKED,
@@ -119,7 +120,7 @@ class _Claim:
     line: str  # as it was printed
     type: str = ""
     sure: bool = False  # under a traceback, or of torch's own hook
-    frames: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()  # each with its line of source, where it has one
     wrapper: bool = False
     weak: bool = False  # it only has a word of failure
     asked: str = ""  # the signal that it was told to end by
@@ -242,6 +243,13 @@ class UnrecognisedFailureDetector(Detector):
         """Whether the line is a traceback's; its exception becomes a claim."""
         traceback = self._open.get(fact.rank)
         if traceback is None or not traceback.left or text[:1].isspace() or not text:
+            if (
+                traceback is not None
+                and traceback.frames
+                and FRAME.match(traceback.frames[-1])
+                and text.strip()
+            ):
+                traceback.frames.append(text)
             return traceback is not None and bool(text[:1].isspace())
         match = _RAISED.match(text)
         if match is None:
@@ -352,7 +360,7 @@ class UnrecognisedFailureDetector(Detector):
             evidence=(
                 Evidence(
                     "output",
-                    "\n".join([*claim.frames[-4:], claim.line, *claim.below])[-2000:],
+                    "\n".join([*claim.frames[-6:], claim.line, *claim.below])[-2000:],
                     claim.at,
                     claim.rank,
                 ),
@@ -362,13 +370,16 @@ class UnrecognisedFailureDetector(Detector):
 
 
 def _advice(claim: _Claim) -> str:
-    if claim.wrapper:
-        return INTERRUPTED if "KeyboardInterrupt" in (claim.type or claim.text[:200]) else REPORTED
-    if claim.weak or claim.asked:
-        return ASKED if claim.asked else WEAK
+    if claim.wrapper and "KeyboardInterrupt" in (claim.type or claim.text[:200]):
+        return INTERRUPTED
+    if claim.asked:
+        return ASKED
     if claim.klass == "accelerator" and PEER.search(claim.text):
         return OF_PEER
-    return KILLED if "(SIGKILL) received by PID" in claim.text else ADVICE[claim.klass]
+    if "(SIGKILL) received by PID" in claim.text:
+        return KILLED
+    known = remedy([*claim.frames, claim.text, *claim.below], claim.text, general=not claim.wrapper)
+    return known or (REPORTED if claim.wrapper else WEAK if claim.weak else ADVICE[claim.klass])
 
 
 def _order(claim: _Claim) -> tuple[bool, int, int]:

@@ -106,7 +106,7 @@ class CudaOomDetector(Detector):
                 "outside_pytorch",
                 ranks=ranks,
                 since=at,
-                advice=row(self.name, "outside_pytorch")["full_beside_it"],
+                advice=row(self.name, "outside_pytorch")["full_beside_it" if self._step else "full_before"],
                 summary=f"{who(ranks, 'a rank')} ran out of GPU memory outside PyTorch's allocator{when(job)}: "
                 f'"{_trim(fact.text)}"{use}',
                 evidence=[Evidence("output", fact.text[:500], at, fact.rank)],

@@ -40,10 +40,14 @@ def mattered(at: float, text: str, rank: RankView | None, now: float, job: JobVi
 
 
 def victim_of_line(rank: int | None, device: int | None, job: JobView) -> RankView | None:
-    """Whose line it was: the log of several ranks does not always show it; then who failed, on that device."""
+    """Whose line it was: the log of several ranks does not always show it; then who failed, on that device, those
+    last whom the launcher ended."""
     if rank is not None:
         return job.ranks.get(rank)
-    failed = sorted((one for one in job.ranks.values() if one.failed), key=lambda one: one.exited_at or 0.0)
+    failed = sorted(
+        (one for one in job.ranks.values() if one.failed),
+        key=lambda one: (one.was_ended, one.exited_at or 0.0),
+    )
     there = [one for one in failed if one.placement.local_rank == device]
     return next(iter(there or failed), None)
 

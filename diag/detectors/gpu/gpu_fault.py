@@ -3,6 +3,7 @@ consequences."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,6 +28,11 @@ _MOST_DUMPS = 4096
 _REPEAT = (
     "Run once with CUDA_LAUNCH_BLOCKING=1 to see the kernel; if it comes again on the same GPU with programs that are known to be "
     "sound, have the GPU examined."
+)
+# Checks of torch's kernels (1.9-2.13) that are on no index:
+#   Assertion `input_val >= zero && input_val <= one` failed.        Assertion `probability tensor contains either `inf`, `nan` ...
+_OF_VALUE = re.compile(
+    r"(?i)Assertion `.{0,40}(?:input_val|\bval\b|probab|finite|\bnan\b|\binf\b|\bsum\b|cdf|dist)"
 )
 _ORDER = ("hardware", "application", "consequence", "notice")
 
@@ -254,7 +260,10 @@ def _by_error(errors: list[_Error], events: list[tuple[XidEvent, tuple[int, ...]
         confidence=Confidence.HIGH if sure else None,
         summary=f"a CUDA call of {who(ranks, 'a rank')} failed{when(job)}: "
         f'"{first.fact.error}"{check}: {first.meaning}{xids}{after}',
-        advice=with_words(known["advice"], load("gpu/cuda_errors.yaml")["advice"]),
+        advice=with_words(
+            known["of_value" if "of_value" in known and _OF_VALUE.search(check) else "advice"],
+            load("gpu/cuda_errors.yaml")["advice"],
+        ),
         evidence=(
             *(Evidence("output", one.fact.text, one.at, one.number) for one in alike[:3]),
             *(_evidence(event) for event in mine[:3]),

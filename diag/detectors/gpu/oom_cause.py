@@ -114,9 +114,11 @@ def memory_advice(
         return with_words(known["advice" if pids else "unseen"], {"pids": pids})
     if cause != "capacity":
         return advice
-    needs = ""
+    needs = known["no_numbers"]
     if fact.free_bytes is not None:
-        short = format_bytes(max(0, fact.tried_bytes - fact.free_bytes))
+        if fact.free_bytes >= fact.tried_bytes:
+            return cast("str", known["not_full"])
+        short = format_bytes(fact.tried_bytes - fact.free_bytes)
         needs = f"{short} more were needed for this one allocation. "
     return with_words(advice, {"needs": needs, "steps": "; ".join(_steps(job))})
 

@@ -69,6 +69,14 @@ def of_finding(finding: Mapping[str, Any], field: str) -> str:
     text, known = str(finding[field]), catalogue()
     if finding.get("rule"):
         known = _of_rule(str(finding["rule"]))
+    if (
+        field == "advice"
+        and finding["id"] in ("rank-died", "unrecognised-failure")
+        and not finding.get("rule")
+    ):
+        own = _remedies().translate(text)
+        if own:
+            return own
     return (
         known.translate(text)
         or (_of_manual(str(finding["id"]), str(finding["cause"]), text) if field == "advice" else "")
@@ -92,6 +100,19 @@ def _of_rule(rule: str) -> Catalogue:
                 for over in (False, True):
                     texts = (what_holds(text, over=over) for text in (one.rule.advice, one.rule.zh.advice))
                     found.add(*texts, of_rule=True)
+    return found
+
+
+@cache
+def _remedies() -> Catalogue:
+    """The advice by a failure's form, whose places hold what its lines say."""
+    from diag.detectors.remedies import all_forms
+
+    found = Catalogue(beyond=catalogue())
+    for form in all_forms():
+        for english, chinese in zip(form.do, form.zh, strict=True):
+            for one, other in zip(english, chinese, strict=True):
+                found.add(one, other, of_rule=True)
     return found
 
 
