@@ -18,6 +18,7 @@ from diag.engine.importers.attempts import Attempts, Before
 from diag.engine.importers.files import rank_of_log
 from diag.engine.importers.line_heads import LineHeads
 from diag.engine.importers.log_outcome import LogOutcome
+from diag.engine.importers.notebook import NotebookErrors
 from diag.engine.importers.log_reader import log_records, merged
 from diag.engine.importers.policy import LOG
 from diag.engine.importers.pyspy_text import holds_dump, processes_of_text
@@ -53,7 +54,7 @@ class LogImport:
         self.parsers = {**PARSERS, output.SOURCE: self._parse}
         self._records = records
         self._attempts = Attempts() if one_log else None
-        self._heads: dict[str, LineHeads] = {}  # by stream
+        self._heads: dict[str, tuple[NotebookErrors, LineHeads]] = {}  # by stream
         self._last: tuple[Record | None, list[Observation]] = (None, [])
 
     def __iter__(self) -> Iterator[Record]:
@@ -83,11 +84,12 @@ class LogImport:
                 yield from self._attempts.pieces(record)
 
     def _bare(self, record: Record) -> Record:
-        """Without what stands before the lines of its tracebacks."""
+        """Without what stands before the lines of its tracebacks, or around them."""
         if record.source != output.SOURCE:
             return record
-        heads = self._heads.setdefault(record.payload["stream"], LineHeads())
-        return replace(record, payload={**record.payload, "lines": heads.bare(record.payload["lines"])})
+        notebook, heads = self._heads.setdefault(record.payload["stream"], (NotebookErrors(), LineHeads()))
+        lines = heads.bare(notebook.bare(record.payload["lines"]))
+        return replace(record, payload={**record.payload, "lines": lines})
 
     def _parse(self, record: Record) -> Iterator[Observation]:
         return iter(self._last[1]) if record is self._last[0] else output.parse(record)
