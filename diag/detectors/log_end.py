@@ -60,8 +60,11 @@ class LogEndDetector(Detector):
         if job.iteration is not None:
             last += f" after {job.progress.step_words()}"
             last += f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
-        if logs.quiet_seconds >= 1.0:
-            last += f", {format_seconds(logs.quiet_seconds)} before its last line"
+        quiet = logs.quiet_seconds
+        if logs.ended is not None and job.progress.log_moved_at is not None:  # steps of an unknown trainer too
+            quiet = min(quiet, logs.ended - job.progress.log_moved_at)
+        if quiet >= 1.0:
+            last += f", {format_seconds(quiet)} before its last line"
         yield NotChecked(
             "hang",
             # an unknown trainer prints no line by which its end is known

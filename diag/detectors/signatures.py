@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.detectors.attempts import attempt_of
 from diag.detectors.contract import Detector
+from diag.detectors.earlier_start import parsed_since
 from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.messages import format_phase
@@ -123,6 +124,8 @@ class SignatureDetector(Detector):
             return False
         if hit.rule.kind != "exception":
             return True
+        if hit.rank is None and job.log.ended and parsed_since(hit.text, hit.above, list(job.log.tail)):
+            return False
         ranks = [job.ranks[rank] for rank in hit.ranks if rank in job.ranks] or None
         return not only_quoted(job, hit.text, ranks)
 

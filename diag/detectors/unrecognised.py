@@ -220,7 +220,7 @@ class UnrecognisedFailureDetector(Detector):
             or fact.text[:1] == "["
         ):
             self._last = None
-        elif text:
+        elif any(letter.isalnum() for letter in text):  # more than the brackets that close a notebook's JSON
             claim.below.append(text[:_LONGEST])
 
     def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
@@ -403,7 +403,8 @@ def _own_frame(frames: tuple[str, ...]) -> str:
     for line in reversed(frames):
         match = _FILE.match(line)
         if match and is_own_file(match[1]):
-            return f"{match[1].rpartition('/')[2]}:{match[2]}" + (f" in {match[3]}" if match[3] else "")
+            name = re.split(r"[/\\]", match[1])[-1]
+            return f"{name}:{match[2]}" + (f" in {match[3]}" if match[3] else "")
     return ""
 
 

@@ -46,6 +46,6 @@ REPORTED = (
     "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
 )
 WEAK = (
-    "No rule of diag knows this line, and so few lines show nothing else: give the lines above it, or the whole log. `diag explain` "
-    "knows errno names, Xid numbers, results of NCCL and variables."
+    "No rule of diag knows this line, the first of these few with a word of failure: give the lines above it, or the whole log. "
+    "`diag explain` knows errno names, Xid numbers, results of NCCL and variables."
 )

@@ -73,7 +73,14 @@ def is_own_file(path: str) -> bool:
 
     >>> [is_own_file(each) for each in ("train.py", "ssl.py", "multiprocessing/connection.py", "torch/cuda/streams.py")]
     [True, False, False, False]
+
+    Windows has a drive's letter before them.
+
+    >>> [is_own_file(each) for each in (r"C:\\job\\train.py", r"c:\\conda\\envs\\pt\\lib\\site-packages\\torch\\nn\\module.py")]
+    [True, False]
     """
+    if path[1:3] == ":\\":
+        path = path[2:].replace("\\", "/")
     folder, slash, name = path.rpartition("/")
     if name == _HOOK:
         return False

@@ -189,19 +189,28 @@ def _two(whole: int, large: int, name: str, small: int, other: str) -> str:
     return f"{whole // large} {name}" + (f" {rest} {other}" if rest else "")
 
 
+# Of the times of a log that has none: it has a 29 February, and no machine's clock is there.
+NO_YEAR = 1972
+_NO_YEAR_SECONDS = (725.0 * 86400, 1100.0 * 86400)  # a day around it for the zones, and January of the next
+
+
 def format_time(at: float, now: float | None = None) -> str:
-    """A moment in this machine's zone; the time of day is enough on the day of `now`.
+    """A moment in this machine's zone, without the year of a time that has none (`NO_YEAR`); the time of day is enough on
+    the day of `now`.
 
     >>> import os, time; os.environ["TZ"] = "UTC"; time.tzset()
-    >>> format_time(1000.0), format_time(1000.0, 2000.0), format_time(1e30)
-    ('1970-01-01 00:16:40', '00:16:40', '1000000000000000019884624838656')
+    >>> format_time(1000.0), format_time(1000.0, 2000.0), format_time(1e30), format_time(64e6)
+    ('1970-01-01 00:16:40', '00:16:40', '1000000000000000019884624838656', '01-11 17:46:40')
     """
     try:
         moment = datetime.fromtimestamp(at)
         same_day = now is not None and datetime.fromtimestamp(now).date() == moment.date()
     except (OverflowError, OSError, ValueError):  # a time that a broken capture made up
         return f"{at:.0f}"
-    return moment.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S")
+    if same_day:
+        return moment.strftime("%H:%M:%S")
+    bare = _NO_YEAR_SECONDS[0] <= at < _NO_YEAR_SECONDS[1]
+    return moment.strftime("%m-%d %H:%M:%S" if bare else "%Y-%m-%d %H:%M:%S")
 
 
 # --- ranks and paths

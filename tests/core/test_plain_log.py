@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,43 @@ def test_log_without_times_has_no_date(tmp_path: Path) -> None:
 
     assert document["findings"][0]["since"] < 1.0
     assert document["log"]["began"] is None
+
+
+GLOG = "W1121 10:00:0{0}.123456  7866 context.cc:447] device 0\n"
+
+
+def test_no_year_is_told_of_times_that_have_none(tmp_path: Path) -> None:
+    """Neither when the file was written nor when it is read is when its lines were."""
+    log = tmp_path / "train.log"
+    log.write_text("".join(GLOG.format(second) for second in range(6)) + TRACEBACK)
+
+    shown = report_text(report(replay([log])[0]))
+
+    assert "from 11-21 10:00:00 to 10:00:05" in shown and "since 11-21 10:00:05" in shown
+    assert not re.search(r"\d{4}-\d\d-\d\d", shown)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2021-11-21 10:00:07,000 - INFO - evaluated\n",
+        '  [TimeInfo: *** Aborted at 1637488807 (unix time) try "date -d @1637488807" if you are using GNU date ***]\n',
+    ],
+)
+def test_year_is_taken_from_the_times_that_have_one(line: str, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(GLOG.format(second) for second in range(6)) + line + TRACEBACK)
+
+    shown = report_text(report(replay([log])[0]))
+
+    assert "from 2021-11-21 10:00:00 to 10:00:07" in shown and "since 2021-11-21 10:00:07" in shown
+
+
+def test_date_in_the_data_tells_no_year(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(GLOG.format(1) + "sample: born 2019-03-04 12:00:00 in x\n" + GLOG.format(5) + TRACEBACK)
+
+    assert "2019" not in report_text(report(replay([log])[0]))
 
 
 def test_clock_of_a_log_never_goes_back_nor_leaps_for_a_date_in_the_data() -> None:

@@ -92,6 +92,28 @@ def test_pieces_of_a_full_gpu_are_no_fragmentation() -> None:
     assert oom.cause == "capacity" and "in pieces" not in oom.summary
 
 
+def test_gpu_that_is_full_of_what_is_not_pytorchs_is_held_by_others() -> None:
+    # torch_npu 2.1, whose message names no process
+    oom = died(
+        training(),
+        "RuntimeError: NPU out of memory. Tried to allocate 300.00 MiB (NPU 2; 60.00 GiB total capacity; 12.00 GiB already "
+        "allocated; 12.00 GiB current active; 20.00 MiB free; 12.10 GiB reserved in total by PyTorch) If reserved memory is",
+    )
+
+    assert oom.cause == "other_process" and "47.9 GiB are neither free nor PyTorch's" in oom.summary
+    assert "no more numbers" not in oom.summary and "would have fitted" not in oom.summary
+
+
+def test_what_a_context_takes_is_no_other_process() -> None:
+    oom = died(
+        training(),
+        "RuntimeError: NPU out of memory. Tried to allocate 300.00 MiB (NPU 2; 60.00 GiB total capacity; 55.00 GiB already "
+        "allocated; 55.00 GiB current active; 20.00 MiB free; 56.00 GiB reserved in total by PyTorch) If reserved memory is",
+    )
+
+    assert oom.cause in ("capacity", "fragmentation") and "neither free" not in oom.summary
+
+
 def test_variable_is_called_as_the_ranks_torch_calls_it() -> None:
     oom = died(
         training(),

@@ -214,3 +214,21 @@ def test_damaged_message_raises_for_nothing(text: str, data: Any) -> None:
 
     for fact in told(cut):
         assert isinstance(fact, (CudaOutOfMemory, CudaErrorRaised))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "DGLError: [10:00:00] /src/runtime/cuda/cuda_device_api.cc:117: Check failed: e == cudaSuccess: CUDA: out of memory",
+        "cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory",
+    ],
+)
+def test_libraries_around_the_runtime_use_its_words(line: str) -> None:
+    (fact,) = told(line)
+
+    assert isinstance(fact, CudaErrorRaised) and fact.error == "out of memory"
+
+
+@pytest.mark.parametrize("line", ["[INFO] CUDA: available", "handles CUDA: out of memory errors? no"])
+def test_word_of_cuda_alone_is_no_error(line: str) -> None:
+    assert told(line) == []

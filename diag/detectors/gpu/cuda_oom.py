@@ -73,7 +73,7 @@ class CudaOomDetector(Detector):
             ranks=ranks,
             since=at,
             summary=f"{who(first, 'a rank')} ran out of GPU memory{when(job)}: {_asked(fact)}; {_held(fact, holders, job)}"
-            f"{row(self.name, cause).get('short', '')}{grew}{more}",
+            f"{'' if holders.strange else row(self.name, cause).get('short', '')}{grew}{more}",
             advice=memory_advice(cause, fact, holders, rank, job) + (row(self.name)["grew"] if grew else ""),
             evidence=[
                 Evidence("output", one.text[:600], when_read, one.rank) for when_read, one, _ in found[:3]
@@ -172,6 +172,9 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
         parts.append(f"process {pid}{whose} holds {format_bytes(size)}")
     if holders.hidden is not None and holders.hidden >= 1 << 30:
         parts.append(f"{format_bytes(holders.hidden)} are held by processes that the message does not name")
+    if holders.strange:
+        strange = format_bytes(holders.strange)
+        parts.append(f"{strange} are neither free nor PyTorch's: other processes, or other libraries of this one")
     if fact.allowed_bytes is not None:
         parts.append(f"the program limits itself to {format_bytes(fact.allowed_bytes)}")
     return ", ".join(parts) or "the message has no more numbers"

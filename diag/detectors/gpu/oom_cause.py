@@ -22,6 +22,9 @@ _HIDDEN_BYTES = _GIB
 # to some GiB with many.
 _OUTSIDE_BYTES = 4 * _GIB
 _OUTSIDE_RATIO = 0.1
+# Where the message names no process, not even its own (torch 2.0 and older, torch_npu): so large a share of the GPU is
+# no context, and no library's workspace. Ours.
+_STRANGE_RATIO = 0.4
 # Of the GPU: with less than this in pieces it is full, whatever the pieces. Megatron-DeepSpeed on 16 GB V100s (torch
 # 2.1): 16 MiB refused with 10 free and 133 unused of 15 GiB, 14 GiB in tensors. Ours.
 _PIECES_RATIO = 0.02
@@ -35,6 +38,7 @@ class Holders:
     outside: int | None  # of our own: not PyTorch's (CUDA context, NCCL, libraries)
     others: tuple[tuple[int, int], ...]  # (pid, bytes)
     hidden: int | None  # no process in the message has it: processes of other containers, or the driver's own
+    strange: int = 0  # of a message without processes: neither free nor PyTorch's, and more than a context takes
 
     @property
     def others_bytes(self) -> int:
@@ -59,10 +63,14 @@ def holders_of(fact: CudaOutOfMemory, seen: Sequence[tuple[int, int]] = (), pid:
     if own is None and not others and pid in dict(seen):
         own, others = dict(seen)[pid], [item for item in seen if item[0] != pid]
     outside = None if own is None or fact.allocated_bytes is None else max(0, own - pytorch)
-    hidden = None
-    if own is not None and fact.total_bytes is not None and fact.free_bytes is not None:
-        hidden = max(0, fact.total_bytes - fact.free_bytes - own - sum(size for _, size in others))
-    return Holders(own, outside, tuple(others), hidden)
+    hidden, strange = None, 0
+    if fact.total_bytes is not None and fact.free_bytes is not None:
+        taken = fact.total_bytes - fact.free_bytes
+        if own is not None:
+            hidden = max(0, taken - own - sum(size for _, size in others))
+        elif not others and fact.allocated_bytes is not None:
+            strange = taken - pytorch if taken - pytorch >= _STRANGE_RATIO * fact.total_bytes else 0
+    return Holders(own, outside, tuple(others), hidden, strange)
 
 
 def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job: JobView) -> str:
@@ -80,6 +88,8 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job
         ranks = [pid for pid, _ in holders.others if job.ranks.rank_of_pid(pid) is not None]
         return "shared_gpu" if ranks or _shares_its_gpu(rank, job) else "other_process"
     if holders.hidden is not None and holders.hidden >= _HIDDEN_BYTES and without + holders.hidden >= tried:
+        return "other_process"
+    if holders.strange and without + holders.strange >= tried:
         return "other_process"
     outside = holders.outside or 0
     if outside >= max(_OUTSIDE_BYTES, _OUTSIDE_RATIO * fact.total_bytes) and without + outside >= tried:

@@ -18,10 +18,12 @@ from diag.engine.importers.attempts import Attempts, Before
 from diag.engine.importers.files import rank_of_log
 from diag.engine.importers.line_heads import LineHeads
 from diag.engine.importers.log_outcome import LogOutcome
+from diag.engine.importers.notebook import NotebookErrors
 from diag.engine.importers.log_reader import log_records, merged
 from diag.engine.importers.policy import LOG
 from diag.engine.importers.pyspy_text import holds_dump, processes_of_text
 from diag.engine.importers.readable import Head, why_unusable
+from diag.engine.importers.times import year_of
 from diag.model import Record
 from diag.model.observations import Observation
 from diag.sources.gpu.cuda_core import is_core_dump
@@ -41,6 +43,7 @@ _OF_KERNEL = re.compile(
 )
 
 _LARGEST_PASTE = 8 << 20  # 8 ranks of 200 threads: 2 MB
+_TAIL_BYTES = 1 << 16  # in which the year is looked for
 
 
 class LogImport:
@@ -53,7 +56,7 @@ class LogImport:
         self.parsers = {**PARSERS, output.SOURCE: self._parse}
         self._records = records
         self._attempts = Attempts() if one_log else None
-        self._heads: dict[str, LineHeads] = {}  # by stream
+        self._heads: dict[str, tuple[NotebookErrors, LineHeads]] = {}  # by stream
         self._last: tuple[Record | None, list[Observation]] = (None, [])
 
     def __iter__(self) -> Iterator[Record]:
@@ -83,11 +86,12 @@ class LogImport:
                 yield from self._attempts.pieces(record)
 
     def _bare(self, record: Record) -> Record:
-        """Without what stands before the lines of its tracebacks."""
+        """Without what stands before the lines of its tracebacks, or around them."""
         if record.source != output.SOURCE:
             return record
-        heads = self._heads.setdefault(record.payload["stream"], LineHeads())
-        return replace(record, payload={**record.payload, "lines": heads.bare(record.payload["lines"])})
+        notebook, heads = self._heads.setdefault(record.payload["stream"], (NotebookErrors(), LineHeads()))
+        lines = heads.bare(notebook.bare(record.payload["lines"]))
+        return replace(record, payload={**record.payload, "lines": lines})
 
     def _parse(self, record: Record) -> Iterator[Observation]:
         return iter(self._last[1]) if record is self._last[0] else output.parse(record)
@@ -124,7 +128,6 @@ def read_text(text: str, notes: list[str]) -> LogImport:
             io.BytesIO(text.encode("utf-8", "replace")),
             "paste",
             0.0,
-            0.0,
             None,
             notes,
             Progress(io.StringIO()),
@@ -138,7 +141,7 @@ def read_log(
     """The lines of one log; of `-`, of stdin. Without times of their own they are where the file was written among other
     files, and without a date where it is `alone`. Raises OSError, and DiagError for a GPU core dump."""
     if str(path) == "-":
-        yield from _lines(sys.stdin.buffer, "stdin", 0.0, 0.0, rank, notes, progress)
+        yield from _lines(sys.stdin.buffer, "stdin", 0.0, rank, notes, progress)
         return
     with open(path, "rb") as file:
         if file.seekable():
@@ -150,15 +153,19 @@ def read_log(
                 )
             file.seek(0)
         status = path.stat()
+        tail = b""
         regular = stat.S_ISREG(status.st_mode)
         progress.add(file, status.st_size if regular else 0)
         packed = path.name.endswith(".gz")
+        if alone and regular and not packed:
+            file.seek(max(0, status.st_size - _TAIL_BYTES))
+            tail = file.read(_TAIL_BYTES)
+            file.seek(0)
         text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else cast(IO[bytes], file)
         used = False
         try:
-            written = status.st_mtime if regular else 0.0
-            at = 0.0 if alone else written
-            for record in _lines(text, str(path), at, written, rank, notes, progress):
+            written = status.st_mtime if regular and not alone else 0.0
+            for record in _lines(text, str(path), written, rank, notes, progress, tail):
                 used = True
                 yield record
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -169,23 +176,24 @@ def _lines(  # noqa: PLR0917 - of this module alone
     file: IO[bytes],
     path: str,
     at: float,
-    written: float,
     rank: int | None,
     notes: list[str],
     progress: Progress,
+    tail: bytes = b"",
 ) -> Iterator[Record]:
+    """`at`: when it was written, 0.0 where that says nothing of its lines; `tail`: its last bytes, where they are known."""
     begun = Head(file)
     unusable = why_unusable(begun.head)
     if unusable:
         notes.append(f"{path} {unusable}")
         return
-    name = Path(path).name
+    name, year = Path(path).name, None if at else year_of(begun.head + b"\n" + tail)
     if not holds_dump(begun.head.decode("utf-8", "replace")):
-        yield from log_records(begun, name, at, rank, written=written, read=progress.read)
+        yield from log_records(begun, name, at, rank, year=year, read=progress.read)
         return
     processes, more = processes_of_text(begun.whole(_LARGEST_PASTE).decode("utf-8", "replace"))
     if more:
-        for record in log_records(begun, name, at, rank, written=written, read=progress.read):
+        for record in log_records(begun, name, at, rank, year=year, read=progress.read):
             at = record.at
             yield record
     for process in processes:

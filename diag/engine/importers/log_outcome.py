@@ -22,7 +22,7 @@ from diag.engine.importers.tracebacks import (
     Raised,
     goes_on,
 )
-from diag.knowledge.log_prefix import without_quote
+from diag.knowledge.log_prefix import message_of, without_outer, without_quote
 from diag.knowledge.tracebacks import BY_SCHEDULER, CHAIN, ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
 from diag.model import Placement, Record
 from diag.model.observations import (
@@ -53,6 +53,20 @@ _PROGRESS = (Iteration, EpochStarted, SaveStarted, MetricsLogged)
 _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
+# The program's own last words of a whole training; of an epoch, a fold or a job script they say nothing:
+#   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!        Pre-training is complete.        训练完成！
+_DONE = re.compile(
+    r"(?i)\W{0,12}(?:(?:TRACE|DEBUG|INFO) ?\W{1,3})?(?:(?:the |model )?(?:pre-?)?(?:training|fine-?tuning)(?: is| has| was)?(?: been)?"
+    r" (?:complete[d]?|finished|done)(?: successfully)?(?: (?:in|after|at) [^a-z]{0,40}[a-z]{0,10})?"
+    r"|(?:finished|completed) (?:pre-?)?training|(?:预)?训练(?:已)?(?:完成|结束))\W{0,12}$"
+    r"|final (?:model|weights|checkpoint) (?:was |has been )?saved\b"
+)
+# In the lines before them, these show that something failed which the script then went on from.
+_TROUBLE = re.compile(
+    r"\w(?:Error|Exception)\b|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL)\b|: command not found|No such file|can't open file|Killed"
+)
+_TROUBLED_LINES = 40
+_DONE_WORDS = ("inal ", "omplete", "OMPLETE", "inish", "INISH", "done", "DONE", "完成", "结束")
 _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
 _ERROR_LINES = 8
@@ -93,6 +107,8 @@ class LogOutcome:
         self.asked_recorder = False
         self.launcher = ""
         self.ended_well = False
+        self._said_done = False  # and no progress followed
+        self._untroubled = _TROUBLED_LINES  # lines since one that shows trouble
         self.broken = False  # the launcher itself failed
         self.launchers_own: Raised | None = None  # of its own, for no worker's sake
         self.first_at: float | None = None
@@ -154,6 +170,9 @@ class LogOutcome:
         elif text[:1] in "FtKSBA[>-*" or ": line " in text:
             self._native(at, without_quote(text), who)
         self._of_the_job(text)
+        self._untroubled = 0 if _TROUBLE.search(text[:400]) else self._untroubled + 1
+        if len(text) < 300 and any(word in text for word in _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
+            self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
 
     def _of_the_job(self, text: str) -> None:
@@ -224,7 +243,7 @@ class LogOutcome:
             if fact.iteration == self._iteration:
                 return  # a bar that is drawn again
             self._iteration = fact.iteration
-        self.moved_at, self._by_scheduler = at, False
+        self.moved_at, self._by_scheduler, self._said_done = at, False, False
         if isinstance(fact, MetricsLogged):
             # the last line of transformers' Trainer
             self.ended_well = any(name == "train_runtime" for name, _ in fact.metrics)
@@ -248,7 +267,7 @@ class LogOutcome:
             kept.clear()
         self._ends.clear()
         self._by_scheduler = False
-        self.root, self.broken, self.ended_well = None, False, False
+        self.root, self.broken, self.ended_well, self._said_done = None, False, False, False
 
     def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:
         number = fact.rank if fact.rank is not None else self._named
@@ -296,7 +315,8 @@ class LogOutcome:
     def finished(self) -> bool:
         if self._uncaught or self.failed or self.broken:
             return False
-        return self.ended_well or self.in_order
+        said = self._said_done and not (self._by_scheduler or self._suspicious)
+        return self.ended_well or self.in_order or said
 
     @property
     def in_order(self) -> bool:

@@ -25,16 +25,16 @@ def log_records(
     at: float,
     rank: int | None = None,
     *,
-    written: float = 0.0,
+    year: int | None = None,
     read: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Record]:
-    """`at`: when lines without times were written, a microsecond apart; 0.0 where that is not known. `written`: when the
-    file was, for the year of times that have none.
+    """`at`: when lines without times were written, a microsecond apart; 0.0 where that is not known. `year`: of times that
+    have none; without it that of `at`.
 
     `read` is given how many bytes were read.
     """
     now, undated = 0.0, 0.0
-    for stamp, payload in _timed(file, name, written, read):
+    for stamp, payload in _timed(file, name, at, year, read):
         if stamp is not None and 0.0 < now < _EARLIEST < stamp - undated:
             undated = stamp - now  # much came before the first time: the log stays without a date
         known = None if stamp is None else stamp - undated
@@ -43,14 +43,13 @@ def log_records(
 
 
 def _timed(
-    file: Readable, name: str, written: float, read: Callable[[int], None] = lambda size: None
+    file: Readable, name: str, at: float, year: int | None, read: Callable[[int], None]
 ) -> Iterator[tuple[float | None, dict[str, Any]]]:
     """One payload for the lines of each moment, and their time: None where none has so far."""
     lines = LineAssembler(name, whole=True)
-    day = (
-        datetime.fromtimestamp(min(written, 4e9), timezone.utc) if written > 0 else datetime.now(timezone.utc)
-    )
-    times = LineTimes(day.year)
+    if year is None and at > 0:
+        year = datetime.fromtimestamp(min(at, 4e9), timezone.utc).year
+    times = LineTimes(year)
     for number, payload in enumerate(payloads(file, lines, read)):
         if number == 0:  # what is before the first line with a time is not much older
             any(times.read(item[0]) for item in payload["lines"])

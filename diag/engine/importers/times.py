@@ -7,6 +7,7 @@ import re
 from datetime import datetime, timezone
 
 from diag.knowledge.log_prefix import strip_outer
+from diag.text.units import NO_YEAR
 
 _MOST_CHARS = 120  # of a line: a time is at its beginning
 # ms-swift, DeepSpeed, Megatron-LM, logging.Formatter; glog and torch's own (no year); mmengine; transformers'
@@ -26,13 +27,47 @@ _LARGEST_ZONE_SECONDS = 26 * 3600.0
 _CONFIRM_SECONDS = 600.0  # a leap of days is believed when the next line has nearly the same
 
 
-class LineTimes:
-    """Given each line in order; `at` is when it was written, None before the first that has a time."""
+# What tells the year of times that have none: other times (of the same day), and glog's words for the moment of a crash:
+#   *** Aborted at 1763671699 (unix time) try "date -d @1763671699" if you are using GNU date ***
+_WITH_YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)[ T_]\d\d:\d\d:\d\d")
+_WITHOUT_YEAR = re.compile(rb"(?<!\w)[DVIWEFC](\d\d)(\d\d) \d\d:\d\d:\d\d\.\d")
+_UNIX = re.compile(rb"Aborted at (1\d{9}) \(unix time\)")
+_NEAR_DAYS = 2  # zones, and a job that began the day before
 
-    def __init__(self, year: int) -> None:
+
+def year_of(text: bytes) -> int | None:
+    """Of the times without a year in these lines; None where no other time tells it.
+
+    >>> year_of(b"W1120 22:48:19.123456 7 a.cc:1] no\\n2024-11-20 22:48:19 - INFO - step 1\\n"), year_of(b"W1120 22:48:19.123456 7 a")
+    (2024, None)
+    """
+    bare = _WITHOUT_YEAR.search(text)
+    if bare is None:
+        return None
+    known = [(int(year), int(month), int(day)) for year, month, day in _WITH_YEAR.findall(text)]
+    for seconds in _UNIX.findall(text):
+        moment = datetime.fromtimestamp(int(seconds), timezone.utc)
+        known.append((moment.year, moment.month, moment.day))
+    for year, month, day in known:
+        try:
+            apart = datetime(year, month, day) - datetime(year, int(bare[1]), int(bare[2]))  # noqa: DTZ001 - days alone
+        except ValueError:
+            continue
+        if abs(apart.days) <= _NEAR_DAYS:
+            return year
+    return None
+
+
+class LineTimes:
+    """Given each line in order; `at` is when it was written, None before the first that has a time. `year`: of times that
+    have none; None where it is not known, then all times are of the year `NO_YEAR`."""
+
+    def __init__(self, year: int | None) -> None:
         self.at: float | None = None
         self.first: float | None = None
-        self._year = year
+        self._year = NO_YEAR if year is None else year
+        self._yearless = False  # the first time had no year, and it is not known
+        self._year_is_known = year is not None
         self._outer = False  # what is before each line is the one clock
         self._shift: dict[str, float] = {}  # of each kind of time against the first that was seen
         self._leap: float | None = None
@@ -42,7 +77,7 @@ class LineTimes:
     def read(self, text: str) -> bool:
         """Whether the line has a time that moved the clock."""
         if text.count(":", 0, _MOST_CHARS) < 2:
-            return False
+            return "(unix time)" in text and self._crashed(text)
         outer = (
             strip_outer(text).at
             if text[:2] == "20" or text[:1] in "[ \x1b0123456789" or self._outer
@@ -61,8 +96,14 @@ class LineTimes:
             self._last_text, self._last_epoch = match[0], self._epoch(match)
         return self._last_epoch is not None and self._take(kind, self._last_epoch)
 
+    def _crashed(self, text: str) -> bool:
+        match = _UNIX.search(text[: 2 * _MOST_CHARS].encode("ascii", "replace"))
+        return match is not None and not (self._outer or self._yearless) and self._take("unix", float(match[1]))
+
     def _epoch(self, match: re.Match[str]) -> float | None:
-        year = match["y"] or match["uy"] or str(self._year)
+        if self.at is None and match["gm"] and not self._year_is_known:
+            self._yearless = True
+        year = NO_YEAR if self._yearless else match["y"] or match["uy"] or self._year
         month, day = match["m"] or match["gm"] or match["um"], match["d"] or match["gd"] or match["ud"]
         clock = (match["t"] or match["gt"] or match["ut"]).replace(",", ".")
         try:
@@ -73,7 +114,7 @@ class LineTimes:
         found = whole.timestamp() + (float("0" + clock[8:]) if len(clock) > 9 else 0.0)
         if match["gm"] and self.at is not None and found < self.at - 180 * 86400:
             return whole.replace(year=whole.year + 1).timestamp()  # the year is over
-        if not match["gm"]:
+        if not match["gm"] and not self._yearless:
             self._year = whole.year
         return found
 

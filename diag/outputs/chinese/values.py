@@ -256,7 +256,7 @@ KINDS = {
     "span": Kind(rf"(?:[Aa]t least )?{_SPAN}", _span),
     "n": Kind(r"\d[\d,.]*|PID"),
     "size": Kind(r"[\d.]+ (?:B|KiB|MiB|GiB|TiB|PiB)"),
-    "time": Kind(r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"),
+    "time": Kind(r"(?:(?:\d{4}-)?\d\d-\d\d )?\d\d:\d\d:\d\d"),
     "ratio": Kind(r"<?[\d.]+ %"),
     "where": Kind(rf"{_AT}(?:, inside {_AT})?,?", _place),
     "at": Kind(rf"{_CODE}(?:, inside {_CODE})?,?", _place),

@@ -103,7 +103,8 @@ def job_sentence(document: Mapping[str, Any]) -> str:
         parts.append(f"{format_seconds(pace)} a step")
     if job.get("save"):
         parts.append(format_save(job["save"]))
-    if job.get("world_size"):
+    # of a log with one rank, or none, it is not known that there are no others
+    if job.get("world_size", 0) > 1 or (job.get("world_size") and not document.get("log")):
         parts.append(f"{job.get('ranks_seen', 0)} of {job['world_size']} ranks seen")
     open_now, over = split(document)
     counts = Counter(finding.get("severity", "") for finding in open_now)

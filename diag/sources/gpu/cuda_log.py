@@ -22,7 +22,7 @@ _SIZE = r"(\d{1,7}(?:\.\d{1,4})? (?:bytes|[KMG]iB))"
 #   ... 13.73 GiB is allocated by PyTorch, with 46.00 MiB allocated in private pools (e.g., CUDA Graphs), and 736.86 MiB is
 #   reserved by PyTorch but unallocated.                                                                      (kaito issue 976)
 _TRIED = re.compile(rf"out of memory\. Tried to allocate {_SIZE}")
-_NEW = re.compile(rf"\. GPU (\d{{1,4}}) has a total capaci?ty of {_SIZE} of which {_SIZE} is free\.")
+_NEW = re.compile(rf"\. [GNX]PU (\d{{1,4}}) has a total capaci?ty of {_SIZE} of which {_SIZE} is free\.")
 _PROCESS = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
 _OURS = re.compile(rf"this process has {_SIZE} memory in use")
 _ALLOWED = re.compile(rf"{_SIZE} allowed; ")
@@ -34,8 +34,12 @@ _OF_ALLOCATED = re.compile(
 #   torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 984.00 MiB (GPU 0; 47.50 GiB total capacity; 22.15 GiB
 #   already
 #   allocated; 68.88 MiB free; 22.16 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting ...
+# torch_npu 1.11-2.7 (NPUCachingAllocator.cpp) has one number more, which is not in the others:
+#   RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 29.50 GiB total capacity; 25.11 GiB already allocated;
+#   25.11 GiB current active; 1.22 GiB free; 26.03 GiB reserved in total by PyTorch) If reserved memory is ...
 _OLD = re.compile(
-    rf" \(GPU (\d{{1,4}}); {_SIZE} total capacity; {_SIZE} already allocated; {_SIZE} free; (?:{_SIZE} allowed; )?"
+    rf" \([GNX]PU (\d{{1,4}}); {_SIZE} total capacity; {_SIZE} already allocated; "
+    rf"(?:\d{{1,7}}(?:\.\d{{1,4}})? (?:bytes|[KMG]iB) current active; )?{_SIZE} free; (?:{_SIZE} allowed; )?"
     rf"{_SIZE} (?:reserved in total by PyTorch|cached)\)"
 )
 
@@ -57,8 +61,11 @@ _EITHER = "|".join(map(re.escape, _WORDS))
 # NCCL 2.28.9, same capture: ... include/alloc.h:250 NCCL WARN Cuda failure 710 'device-side assert triggered'
 # NCCL before 2.24: ... include/alloc.h:316 NCCL WARN Cuda failure 'out of memory'
 # torch.cuda.check_error, torch 2.11, same machine: torch.cuda.CudaError: out of memory (cudaError.???)
+# dmlc's macro around the runtime's calls (DGL 0.4-2.4, TVM, MXNet); CuPy, XGBoost, Thrust have CUDA's name of the error:
+#   ... Check failed: e == cudaSuccess || e == cudaErrorCudartUnloading: CUDA: out of memory
+#   cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory
 _ERROR = re.compile(
-    rf"(?:CUDA (?:driver )?[Ee]rror: |Triton Error \[CUDA\]: |torch\.cuda\.CudaError: |Cuda failure (?:\d{{1,4}} )?')({_EITHER})"
+    rf"(?:CUDA (?:driver )?[Ee]rror: |: CUDA: |\bcudaError[A-Z]\w{{2,60}}: |Triton Error \[CUDA\]: |torch\.cuda\.CudaError: |Cuda failure (?:\d{{1,4}} )?')({_EITHER})"
 )
 # torch: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`
 #        RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from diag.engine.importers.notebook import value_of
 from diag.knowledge.log_prefix import without_outer
 
 HERE = Path(__file__).parent
@@ -65,8 +66,12 @@ def verdict(label: dict[str, Any], log: str, findings: list[dict[str, Any]]) -> 
     printed = [
         lines[number - 1].rstrip("\r").rpartition("\r")[2] for number in label["root"] if number <= len(lines)
     ]
-    # what is quoted comes without the prefixes of containers and launchers, and without the bar before it
-    roots = [_bare(text) for line in printed for text in (line, without_outer(line), _BAR.sub("", line))]
+    # what is quoted comes without the prefixes of containers and launchers, the bar before it, or a notebook's JSON
+    roots = [
+        _bare(text)
+        for line in printed
+        for text in (line, without_outer(line), _BAR.sub("", line), value_of(line))
+    ]
     first = findings[0]
     quoted = _bare(" ".join([first["summary"], *(item["excerpt"] for item in first["evidence"])]))
     return (

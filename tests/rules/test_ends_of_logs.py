@@ -1,0 +1,107 @@
+"""What a log says of its job's end: the program's own last words, and a start that is not the last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.engine.engine import Engine
+from diag.engine.replay import replay
+from diag.outputs.report import report
+
+EPOCHS = "".join(f"Epoch {epoch}, train loss: {3 / epoch:.4f}, val acc: 0.{60 + epoch}\n" for epoch in range(1, 9))
+
+
+def judged(text: str, folder: Path) -> Engine:
+    log = folder / "train.log"
+    log.write_text(text)
+    return replay([log])[0]
+
+
+def state(text: str, folder: Path) -> str:
+    return str(report(judged(text, folder))["job"]["state"])
+
+
+# --- its own last words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Training complete",
+        "Finished Training",
+        "INFO:src.loop:Training completed successfully!",
+        "2026-05-15 10:00:00,123 - INFO - pretraining is done",
+        "Final model saved to out/m5.pth\nParameters: 5257",
+        "[2026-05-15 10:00:00,123] INFO - 训练完成！",
+        "=== TRAINING FINISHED in 512.3 s ===",
+    ],
+)
+def test_job_that_says_that_its_training_is_done_has_finished(words: str, tmp_path: Path) -> None:
+    quiet = "".join(f"test image {number}\n" for number in range(300))
+
+    assert state(EPOCHS + words + "\n", tmp_path) == "finished"
+    assert state(quiet + words + "\n" + quiet, tmp_path) == "finished"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Training epoch 3 finished",
+        "Job finished",
+        "Finished training fold 2 of 5",
+        "Training is not complete",
+        "Will be saved when training is done and evaluated",
+    ],
+)
+def test_words_for_a_part_or_of_a_scheduler_are_no_end(words: str, tmp_path: Path) -> None:
+    assert state(EPOCHS + words + "\n", tmp_path) != "finished"
+
+
+def test_script_that_goes_on_from_a_failure_has_not_finished(tmp_path: Path) -> None:
+    text = "python3: can't open file 'train.py': [Errno 2] No such file or directory\nTraining complete\n"
+
+    engine = judged(EPOCHS + text, tmp_path)
+
+    assert report(engine)["job"]["state"] != "finished"
+    assert [finding.cause for finding in engine.active()] == ["script_missing"]
+
+
+def test_exception_after_the_last_words_is_the_end(tmp_path: Path) -> None:
+    failed = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\nKeyError: 1\n'
+
+    assert state(EPOCHS + "Training complete\n" + failed, tmp_path) == "failed"
+
+
+def test_one_rank_of_a_log_is_not_said_to_be_all(tmp_path: Path) -> None:
+    failed = 'Traceback (most recent call last):\n  File "/job/train.py", line 9, in <module>\nKeyError: 1\n'
+
+    assert "ranks seen" not in report(judged(EPOCHS + failed, tmp_path))["sentence"]
+
+
+# --- an earlier start
+
+UNPARSED = '  File "/job/prepare.py", line 71\n    data = pack(data)\n    ^\nSyntaxError: invalid syntax\n'
+LATER = """Traceback (most recent call last):
+  File "/job/prepare.py", line 3, in <module>
+    from shapes import Box
+ModuleNotFoundError: No module named 'shapes'
+"""
+
+
+def test_file_that_parses_by_now_is_not_what_failed(tmp_path: Path) -> None:
+    found = judged(UNPARSED + LATER, tmp_path).active()
+
+    assert found[0].id == "missing-module"
+    assert not any(finding.cause == "syntax_error" for finding in found)
+
+
+def test_file_that_does_not_parse_at_the_end_is(tmp_path: Path) -> None:
+    assert "syntax_error" in {finding.cause for finding in judged(UNPARSED * 2, tmp_path).active()}
+
+
+def test_failure_of_another_program_leaves_the_file_that_does_not_parse(tmp_path: Path) -> None:
+    found = judged(UNPARSED + LATER.replace("prepare", "train"), tmp_path).active()
+
+    assert "syntax_error" in {finding.cause for finding in found}
