@@ -26,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "dump": ("diag.cli.dump", "evidence and stacks of every rank, now"),
     "flame": ("diag.cli.flame", "flame graph of a rank, or of all ranks merged"),
     "replay": ("diag.cli.replay", "the same checks over evidence on disk"),
+    "report": ("diag.cli.report", "the page of a run as one file, to send"),
     "doctor": ("diag.cli.doctor", "check machine, limits and environment before the run"),
     "estimate": ("diag.cli.estimate", "GPU and host memory that CMD will need, the save included"),
     "notify": ("diag.cli.notify", "send a test message to where `diag run --notify` will write"),
