@@ -122,6 +122,13 @@ class Settings(BaseSettings):
         True,
         description="when the job is suspected, read the variables of its own functions; secrets are hidden",
     )
+    auto_evidence: bool = Field(
+        True, description="write a bundle by itself as soon as a critical finding is told"
+    )
+    evidence_bundles: int = Field(3, ge=1, description="bundles written by themselves in one run, at most")
+    evidence_max_bytes: int = Field(
+        64 << 20, ge=20 << 20, description="maximum size of each of these bundles"
+    )
     notify: str = Field(
         "",
         repr=False,

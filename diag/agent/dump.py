@@ -10,6 +10,7 @@ import os
 import platform
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -213,8 +214,20 @@ def manifest_facts(hub: NodeHub) -> dict[str, Any]:
     }
 
 
-def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path, path: Path) -> None:
-    """Write journal, report and merged stacks into one file. A full disk leaves no half bundle and is noted."""
+def write_bundle(
+    document: dict[str, Any],
+    facts: dict[str, Any],
+    run_dir: Path,
+    path: Path,
+    *,
+    most_bytes: int | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> None:
+    """Write journal, report and merged stacks into one file, and the texts of `beside` under their names. A full disk
+    leaves no half bundle and is noted.
+
+    Of a journal that is larger than `most_bytes` leaves, the middle is left out, which the manifest says.
+    """
     temporary = path.with_suffix(".part")
     try:
         with contextlib.ExitStack() as stack:
@@ -224,12 +237,16 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
                 "dump.json": json.dumps(document, indent=indent),
                 "stacks.txt": dump_text(document, colour=False, width=100),
                 **process_texts(document.get("processes", ())),
+                **(beside or {}),
             }
             for name, text in texts.items():
                 data = text.encode("utf-8", "backslashreplace")
                 files.append((name, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest()))
             written = segments(run_dir)
-            for segment in written:
+            taken = written
+            if most_bytes is not None:
+                taken = _that_fit(written, most_bytes - sum(size for _, _, size, _ in files))
+            for segment in taken:
                 # the journal dropped it meanwhile, to keep its size
                 with contextlib.suppress(FileNotFoundError):
                     file: IO[bytes] = stack.enter_context(open(segment, "rb"))
@@ -243,6 +260,11 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
                 "missing": document["missing"],
                 **facts,
                 "versions": document["versions"],
+                **(
+                    {"left_out": [one.name for one in written if one not in taken]}
+                    if taken != written
+                    else {}
+                ),
                 "files": [{"name": name, "bytes": size, "sha256": digest} for name, _, size, digest in files],
             }
             data = json.dumps(manifest, indent=1).encode("utf-8", "backslashreplace")
@@ -258,6 +280,23 @@ def write_bundle(document: dict[str, Any], facts: dict[str, Any], run_dir: Path,
         document["bundle_error"] = f"{error.strerror or error}"
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _that_fit(written: list[Path], most_bytes: int) -> list[Path]:
+    """The newest segment of the journal always; then the first, which shows how the job began; then those before the
+    newest."""
+    taken: list[Path] = []
+    held = 0
+    for segment in dict.fromkeys([*written[-1:], *written[:1], *written[-2:0:-1]]):
+        try:
+            size = segment.stat().st_size
+        except OSError:  # the journal dropped it meanwhile
+            continue
+        if taken and held + size > most_bytes:
+            break
+        held += size
+        taken.append(segment)
+    return sorted(taken)
 
 
 def _digest(file: IO[bytes]) -> tuple[int, str]:

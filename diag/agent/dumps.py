@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,16 @@ from diag.agent.dump import (
 from diag.agent.node_hub import NodeHub
 from diag.agent.record_feed import RecordFeed
 from diag.agent.sidecar_pool import SidecarPool
+from diag.engine.engine import Engine
 from diag.launch.rundir import forget_old_bundles
 
 _OWN_SECONDS = 0.5  # left after the other nodes, to put all together
 _NODE_SECONDS = 0.006  # and so much more for each of them
 _NATIVE_SHARE = 5.0  # of a dump's deadline, left for native frames
+# Where no person asked: py-spy needs 0.1 to 2 s for a torch rank, and is ended after this.
+_NATIVE_PAUSE_SECONDS = 4.0
+
+ChooseRanks = Callable[[Engine], list[int]]  # of whom native frames are read
 
 
 @dataclass(eq=False)
@@ -55,7 +60,8 @@ class DumpTaker:
         if not self._lock.acquire(timeout=deadline):
             raise TimeoutError("another dump is still running")
         try:  # only what is read here: two nodes that are asked for the whole job at once wait for each other's part
-            document, path = self._read(until, native, timer)
+            name, path = self._name()
+            document = self._read(name, until, timer, native_ranks if native else None)
         finally:
             self._lock.release()
         if scope == "node":
@@ -75,15 +81,46 @@ class DumpTaker:
                 finish_document(document, timer)
         return document
 
-    def _read(self, until: float, native: bool, timer: Timer) -> tuple[dict[str, Any], Path | None]:
-        """What this node has, and where the bundle belongs."""
+    def keep(
+        self,
+        deadline: float,
+        path: Path,
+        native: ChooseRanks,
+        most_bytes: int,
+        beside: Callable[[], Mapping[str, str]],
+    ) -> dict[str, Any]:
+        """A bundle at `path` of what this node has, taken without a person (see `evidence`). Returns the document.
+        `beside`: other texts for it."""
+        until, hub, timer = time.monotonic() + deadline, self.hub, Timer()
+        if not self._lock.acquire(timeout=deadline):
+            raise TimeoutError("another dump is still running")
+        try:
+            document = self._read(path.name.partition(".")[0], until, timer, native, _NATIVE_PAUSE_SECONDS)
+        finally:
+            self._lock.release()
+        finish_document(document, timer)
+        with hub.lock:
+            self.records.flush()
+            facts = manifest_facts(hub)
+        write_bundle(document, facts, path.parent.parent, path, most_bytes=most_bytes, beside=beside())
+        return document
+
+    def _read(
+        self,
+        name: str,
+        until: float,
+        timer: Timer,
+        native: ChooseRanks | None,
+        pause: float = float("inf"),
+    ) -> dict[str, Any]:
+        """What this node has; with native frames of the ranks that `native` names, each of which stands for so long as
+        `pause` at most."""
         hub = self.hub
         self.read_soon()
-        name, path = self._name()
         # The sidecars end before us, so that what they have is there when we must answer.
         with hub.lock:
             blamed = culprits(hub.engine)
-        share = max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * native))
+        share = max(0.3, (until - time.monotonic()) * 0.8 - (_NATIVE_SHARE * (native is not None)))
         wait = self.pool.dump(name, share, blamed)
         wait.done.wait(until - time.monotonic())
         self.pool.forget_dump(name)
@@ -92,15 +129,16 @@ class DumpTaker:
         timer.took("intake")
         with hub.lock:
             document = dump_document(hub, wait.answers)
-            chosen = native_ranks(hub.engine) if native else []
+            chosen = native(hub.engine) if native is not None else []
         timer.took("document")
         if chosen:
-            asked = self.pool.native(f"{name}-native", chosen, max(0.3, until - time.monotonic() - 0.5))
+            left = max(0.3, until - time.monotonic() - 0.5)
+            asked = self.pool.native(f"{name}-native", chosen, min(left, pause))
             asked.done.wait(until - time.monotonic())
             self.pool.forget_dump(f"{name}-native")
             add_native(document, chosen, asked.answers)
             timer.took("native")
-        return document, path
+        return document
 
     @staticmethod
     def _ask_others(member: Member, until: float, native: bool) -> Gathering:

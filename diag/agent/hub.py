@@ -19,6 +19,7 @@ import psutil
 import diag
 from diag.agent.cluster.hubside import Membership
 from diag.agent.dumps import DumpTaker
+from diag.agent.evidence import EvidenceKeeper
 from diag.agent.flames import FlameRecorder
 from diag.agent.log_backlog import JobOutput
 from diag.agent.memory_sampler import watchers
@@ -42,6 +43,7 @@ from diag.launch.malloc import use_few_heaps
 from diag.launch.rundir import RunDir
 from diag.launch.service_discovery import Target
 from diag.model import Change, Placement, Record
+from diag.model.observations import EvidenceKept
 from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import AgentProcess, Counters, FlameWanted
 from diag.settings import Settings
@@ -54,11 +56,13 @@ from diag.sources.parsers import PARSERS
 _SELF_SECONDS = 5.0
 # the loop takes records five times a second; so long after the last time this process did not run
 _AWAY_SECONDS = 3.0
+_LAST_EVIDENCE_SECONDS = 5.0  # for a bundle that is being taken when CMD ends: its ranks answer no more
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
 
 
 class Hub:
-    """See the module. `on_change` is called on the loop's thread for each change, without the lock."""
+    """See the module. `on_change` is called on the loop's thread for each change, `on_kept` for each bundle that was
+    written without a person; without the lock."""
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class Hub:
         self.job_id = job_name(settings.job_id, (), os.environ, self.run_id)
         self.address = ""  # host:port by which others reach the server, once there is one
         self.on_change: Callable[[Change], None] = lambda change: None
+        self.on_kept: Callable[[EvidenceKept], None] = lambda kept: None
         self._talk = talk
         self.clock = HubClock()
         journal = JournalWriter(run_dir.path, max_bytes=settings.journal_max_bytes) if run_dir else None
@@ -118,6 +123,8 @@ class Hub:
             )
         )
         self._dumps = DumpTaker(self, self.cluster, self._pool, self._samplers.read_soon, self._records)
+        self._evidence = EvidenceKeeper(self, self._dumps, settings, self._pool.processes)
+        self._kept = 0  # bundles that were passed on
         self._flames = FlameRecorder()
         self._search: RankSearch | None = None
         self.output = JobOutput(
@@ -222,6 +229,7 @@ class Hub:
             counters.journal_bytes_total = journal.bytes_total if journal is not None else 0
             counters.log_lines_total = self.engine.job.log.lines
             counters.log_lines_dropped_total = self.output.dropped_lines
+            kept = self.engine.job.run.evidence[self._kept :]
             alone: set[tuple[object, ...]] = {
                 (key, finding.klass, finding.ranks) for key, finding in self.engine.withheld.items()
             }
@@ -229,7 +237,11 @@ class Hub:
             self.cluster.hurry()  # what the others may be waiting to hear
         self._alone = alone
         for change in changes:
+            self._evidence.hear(change)
             self.on_change(change)
+        self._kept += len(kept)
+        for _, bundle in kept:
+            self.on_kept(bundle)
         self._took_at = time.monotonic()
 
     def _journal_failed(self, problem: str) -> None:
@@ -241,6 +253,10 @@ class Hub:
     def finish(self, returncode: int | None) -> list[Change]:
         """CMD ended (or the watch did): last checks, journal closed, sidecars ended. Returns the last
         changes."""
+        self._evidence.close()
+        if not self._evidence.is_idle():
+            self.settle(_LAST_EVIDENCE_SECONDS, self._evidence.is_idle)
+            self._evidence.forget_half()
         self._samplers.stop()
         self._drain()  # the last save's line tells where to look
         self._samplers.finish()

@@ -3,12 +3,14 @@ least."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload
+from diag.sources.host.process_tree import read_text, split_stat
 from diag.sources.stacks import faulthandler, pyspy, remote_stack
 
 # A signal interrupts a sleeping system call of the rank: seldom while it is healthy.
@@ -16,6 +18,8 @@ _SIGNAL_SECONDS = 60.0
 _CHILD_STACK_SECONDS = 6.0  # children are sampled less often than their rank, and only under suspicion
 _MOST_CHILDREN = 16
 _MOST_STRANGERS = 4
+# Ours: a disk's answer takes less, and a thread that waits for it can be stopped then.
+_IN_KERNEL_SECONDS, _IN_KERNEL_PAUSE = 1.0, 0.05
 _MISSES_REPORTED = 3  # of 300 py-spy dumps of a busy loop 8 fail or are torn: three in a row are no accident
 
 
@@ -53,7 +57,7 @@ class RankStacks:
         self._pid, self._run_dir, self._signal = rank.pid, rank.run_dir, rank.signal
         self._start_ticks = rank.start_ticks
         self._record, self._erred = rank.reporter.record, rank.reporter.erred
-        self._gone = rank.gone
+        self._gone, self._stops = rank.gone, rank.stops
         self._misses = 0
         self._signalled_at = -1e9
         self._strangers: tuple[int, ...] = ()
@@ -102,10 +106,21 @@ class RankStacks:
         return (faulthandler.SOURCE, "") if self._by_signal(self._pid, None, deadline) else ("", reason)
 
     def native(self, deadline: float) -> Payload:
-        """By py-spy, which stops the rank meanwhile."""
+        """By py-spy, which stops the rank meanwhile. Not where a thread cannot be stopped now: the others would stand
+        until py-spy is given up."""
         if not self._is_rank():
             return {"pid": self._pid, "failed": "gone", "stderr": ""}
-        return self.pyspy.dump(self._pid, deadline, native=True)
+        began = time.monotonic()
+        while in_kernel := _in_kernel(self._pid):
+            if time.monotonic() - began > min(_IN_KERNEL_SECONDS, deadline / 2):
+                name = f"thread {in_kernel[0]} is in the kernel (state D), where it cannot be stopped"
+                return {"pid": self._pid, "failed": "in_kernel", "stderr": name}
+            self._gone.wait(_IN_KERNEL_PAUSE)
+        with self._stops.stopping(deadline / 2) as may:
+            if not may:
+                busy = "an earlier reading has not come back from the kernel"
+                return {"pid": self._pid, "failed": "failed", "stderr": busy}
+            return self.pyspy.dump(self._pid, max(0.05, began + deadline - time.monotonic()), native=True)
 
     def _is_rank(self) -> bool:
         return is_alive(self._pid, self._start_ticks)
@@ -169,3 +184,20 @@ class RankStacks:
             self._by_signal(pid, self._pid, deadline)
         elif payload["failed"] == "not_python":
             self._no_python[pid] = self._no_python.get(pid, 0) + 1
+
+
+def _in_kernel(pid: int) -> list[int]:
+    """Threads in state D, which no signal reaches and no tracer stops."""
+    found = []
+    try:
+        tids = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    for tid in tids:
+        try:
+            _, _, fields = split_stat(read_text(f"/proc/{pid}/task/{tid}/stat"))
+        except ValueError:  # it has ended
+            continue
+        if fields[0] == "D":
+            found.append(int(tid))
+    return found

@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("diag.cli.runs", "the runs of the past: how each ended, what was found; remove old ones"),
     "diff": ("diag.cli.diff", "what differs between two runs: versions, nodes, environment, times"),
     "replay": ("diag.cli.replay", "the same checks over evidence on disk"),
+    "report": ("diag.cli.report", "the page of a run as one file, to send"),
     "doctor": ("diag.cli.doctor", "check machine, limits and environment before the run"),
     "estimate": ("diag.cli.estimate", "GPU and host memory that CMD will need, the save included"),
     "notify": ("diag.cli.notify", "send a test message to where `diag run --notify` will write"),

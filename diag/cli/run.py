@@ -88,6 +88,7 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
         "DIAG_TOKEN), off, host[:port],... or @FILE",
     )
     _add_switch(parser, "http", "do not serve HTTP")
+    _add_switch(parser, "auto_evidence", "write no bundle by itself when a critical finding is told")
     parser.add_argument(
         "--stack-seconds", type=float, metavar="S", help="time between stack samples (default 5)"
     )
@@ -139,7 +140,8 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 def hub_settings(args: argparse.Namespace) -> dict[str, Any]:
     """By the settings that these options set; None for those that were not given."""
     names = (
-        "run_root host port http stack_seconds ras rules nodes job_id sd_file expected_net on_finding lang"
+        "run_root host port http auto_evidence stack_seconds ras rules nodes job_id sd_file expected_net "
+        "on_finding lang"
     )
     notify = " ".join(args.notify) if args.notify else None
     return {**{name: getattr(args, name) for name in names.split()}, "notify": notify}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from diag.launch.runs import start_ticks
 from diag.model import Change
+from diag.model.observations import EvidenceKept
 from diag.outputs.output import Output, OutputContext
 from diag.outputs.view.view import json_bytes
 
@@ -99,6 +100,9 @@ class RunJson(Output):
     def publish(self) -> None:
         self._write(self.run.url, None, ended=False)
 
+    def kept(self, evidence: EvidenceKept) -> None:
+        self.publish()
+
     def close(self, returncode: int | None, *, ended: bool) -> None:
         if ended:
             self._remember()  # before run.json says that it has ended
@@ -118,8 +122,13 @@ class RunJson(Output):
             "token": hub.token, "started_at": hub.started_at, "nccl_ras_addr": hub.nccl_ras_address,
             "tls_ca": str(certificate.absolute()) if certificate else None,
             "settings_file": str(hub.settings.file) if hub.settings.file else None,
-            "ended": ended, "returncode": returncode, **({"outcome": self._outcome()} if ended else {}),
+            "ended": ended, "returncode": returncode, **self._evidence(), **({"outcome": self._outcome()} if ended else {}),
         })  # fmt: skip
+
+    def _evidence(self) -> dict[str, list[str]]:
+        with self.run.hub.lock:
+            kept = self.run.hub.engine.job.run.evidence
+        return {"evidence": [one.path for _, one in kept]} if kept else {}
 
     def _outcome(self) -> dict[str, object]:
         from diag.outputs.notify.outcome import outcome

@@ -11,6 +11,7 @@ from diag.outputs.view.view import ClusterView, HubView
 if TYPE_CHECKING:
     from diag.launch.rundir import RunDir
     from diag.model import Change
+    from diag.model.observations import EvidenceKept
     from diag.settings import Settings
 
 
@@ -22,6 +23,7 @@ class RunHub(HubView, Protocol):
     """The hub of the run. `Serving` writes where it listens, and the token that this takes."""
 
     on_change: Callable[[Change], None]
+    on_kept: Callable[[EvidenceKept], None]
     address: str
     settings: Settings
     run_dir: RunDir | None
@@ -76,6 +78,9 @@ class Output:
 
     def change(self, change: Change) -> None:
         """A finding was opened, updated or resolved. On the hub's thread: it must not wait."""
+
+    def kept(self, evidence: EvidenceKept) -> None:
+        """A bundle of findings that were told is on disk. On the hub's thread: it must not wait."""
 
     def close(self, returncode: int | None, *, ended: bool) -> None:
         """The last change was passed on. Not `ended`: diag's own part is over, but CMD may go on."""

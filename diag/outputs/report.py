@@ -35,7 +35,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     ended = job.returncode is not None
     open_now = [
         {
-            **_finding(engine, finding, past=ended),
+            **_finding(engine, finding, past=ended, told_at=engine.opened_at(finding)),
             "opened_at": engine.opened_at(finding),
             **({"open_at_end": True} if ended and finding.id in engine.precedence.stands_still else {}),
         }
@@ -44,7 +44,7 @@ def report(engine: Engine, classes: Sequence[StackClass] | None = None) -> dict[
     over = engine.over()
     past = [
         {
-            **_finding(engine, one.finding, past=True),
+            **_finding(engine, one.finding, past=True, told_at=one.opened_at),
             "opened_at": one.opened_at,
             "resolved_at": one.resolved_at,
             **({"moved_again": list(one.moved_again)} if one.moved_again else {}),
@@ -131,9 +131,11 @@ def _log(job: JobView, *, named: bool) -> dict[str, Any]:
     return described
 
 
-def _finding(engine: Engine, finding: Finding, *, past: bool) -> dict[str, Any]:
+def _finding(engine: Engine, finding: Finding, *, past: bool, told_at: float) -> dict[str, Any]:
     """`past`: its processes are gone, or it is over."""
     row = finding.to_json(over=past)
+    if (kept := engine.job.run.evidence_of(finding.key, told_at)) is not None:
+        row["bundle"] = kept.path
     for item in row["evidence"]:
         place = engine.place_of(item["excerpt"])
         if place:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from diag.launch.failures import in_a_line
 from diag.model import Change
+from diag.model.observations import EvidenceKept
 from diag.outputs.files import FindingsFile, RunJson, ServiceDiscoveryFile
 from diag.outputs.http.serving import Serving
 from diag.outputs.notify.output import Notify
@@ -29,6 +30,11 @@ class Terminal(Output):
         run = self.run
         run.say(panel(change, colour=run.colour, width=run.width(), lang=run.lang))
 
+    def kept(self, evidence: EvidenceKept) -> None:
+        from diag.outputs.terminal.text import kept_line, shown
+
+        self.run.say(f"diag: {shown(kept_line(evidence), self.run.lang)}")
+
 
 # In the order in which they start and hear of changes; they are closed from the last to the first: messages tell what the
 # files say in the end.
@@ -44,6 +50,7 @@ class Outputs:
         self._open = [kind(run) for kind in kinds if kind.is_wanted(run)]
         run.publish = self.publish
         run.hub.on_change = self.change
+        run.hub.on_kept = self.kept
 
     def start(self, words: Sequence[str], pid: int) -> None:
         """`words` are CMD; none, and diag's own pid, where the job is still to come."""
@@ -61,6 +68,9 @@ class Outputs:
 
     def change(self, change: Change) -> None:
         self._each(lambda output: output.change(change))
+
+    def kept(self, evidence: EvidenceKept) -> None:
+        self._each(lambda output: output.kept(evidence))
 
     def close(self, returncode: int | None, *, ended: bool = True) -> None:
         self._open.reverse()

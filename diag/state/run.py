@@ -6,6 +6,7 @@ from diag.model.observations import (
     Agent,
     AgentsSeen,
     EndUnknown,
+    EvidenceKept,
     Interrupted,
     NodeDigest,
     RunEnded,
@@ -39,6 +40,7 @@ class Run(Reducer):
         self.outlives_at = 0.0
         self.outlives_since = 0.0  # when any of them was last found to have moved since the reading before
         self.interrupted_at: float | None = None  # when its end was asked for: Ctrl-C, SIGTERM
+        self.evidence: tuple[tuple[float, EvidenceKept], ...] = ()  # bundles written when findings were told
 
     @property
     def may_have_failed(self) -> bool:
@@ -49,6 +51,16 @@ class Run(Reducer):
     def words(self) -> tuple[str, ...]:
         """The command and what became of it in a rank: where flags are looked for. The last of two counts."""
         return (*self.argv, *self.rank_argv)
+
+    def evidence_of(self, key: tuple[str, str], since: float = 0.0) -> EvidenceKept | None:
+        """The bundle that was kept of this finding (id, subject): the first one since it was told, else the last
+        one before, where it was the same then. None: there is none (yet)."""
+        kept = [(at, one) for at, one in self.evidence if key in one.findings]
+        return next((one for at, one in kept if at >= since), kept[-1][1] if kept else None)
+
+    @takes(EvidenceKept)
+    def _evidence_kept(self, at: float, fact: EvidenceKept) -> None:
+        self.evidence = (*self.evidence, (at, fact))
 
     @takes(RunStarted)
     def _started(self, at: float, fact: RunStarted) -> None:

@@ -40,7 +40,8 @@ def opener(browser: Browser) -> Iterator[Opener]:
         context.setdefault("reduced_motion", "reduce")
         context.setdefault("locale", "en-US")
         space = browser.new_context(**context)
-        space.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+        if not url.startswith("file:"):
+            space.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
         space.set_default_timeout(10_000)
         watched = Watched(space.new_page(), url)
         made.append((space, watched))

@@ -347,12 +347,45 @@ def test_dump_in_a_full_folder_takes_the_place_of_the_oldest(
     taker = DumpTaker(
         hub, hub.cluster, cast(Any, None), lambda: None, cast(Any, SimpleNamespace(flush=lambda: True))
     )
-    monkeypatch.setattr(
-        taker, "_read", lambda until, native, timer: (document(story), folder / "dump-3.tar.gz")
-    )
+    monkeypatch.setattr(taker, "_name", lambda: ("dump-3", folder / "dump-3.tar.gz"))
+    monkeypatch.setattr(taker, "_read", lambda *asked: document(story))
 
     assert taker.take(8.0)["bundle"] == str(folder / "dump-3.tar.gz")
     assert sorted(path.name for path in folder.iterdir()) == ["dump-2.tar.gz", "dump-3.tar.gz"]
+
+
+def test_bundle_of_a_bounded_size_has_the_newest_and_the_first_of_the_journal_and_says_what_it_lacks(
+    story: Story, tmp_path: Path
+) -> None:
+    # given a journal of six segments
+    folder = tmp_path / "run"
+    folder.mkdir()
+    journal = JournalWriter(folder, max_bytes=64 << 20, segment_bytes=1 << 16)
+    journal.write(Record(run_source.SOURCE, run_source.started(["first.py"], 10, "n").payload, at=999.0))
+    noise = random.Random(1)
+    while len(segments(folder)) < 6:
+        journal.write(Record("output", {"text": noise.randbytes(20_000).hex()}, 0, "n", at=1000.0))
+    journal.write(Record(run_source.SOURCE, run_source.ended(0, "n").payload, at=1001.0))
+    journal.close()
+    made, most = document(story), 200_000 + len(json.dumps(document(story), indent=1))
+
+    # when there is room for three
+    path = tmp_path / "dump.tar.gz"
+    write_bundle(made, manifest_facts(hub_of(story)), folder, path, most_bytes=most, beside={"log.txt": "x"})
+
+    # then it is replayed from its beginning to its end
+    assert path.stat().st_size < most + 20_000
+    with tarfile.open(path) as tar:
+        names = tar.getnames()
+        file = tar.extractfile("manifest.json")
+        assert file is not None
+        left_out = json.loads(file.read())["left_out"]
+    kept = [name for name in names if name.startswith("journal-")]
+    assert kept[0] == "journal-000001.jsonl.gz" and kept[-1] == segments(folder)[-1].name
+    assert {*kept, *left_out} == {one.name for one in segments(folder)} and len(left_out) >= 2
+    assert "log.txt" in names
+    job = replay([path])[0].job
+    assert (job.run.argv, job.returncode) == (("first.py",), 0)
 
 
 @pytest.mark.parametrize("state", ["grows", "grows unflushed", "its writer was killed", "was closed"])

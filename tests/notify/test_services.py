@@ -229,3 +229,12 @@ def test_long_message_fits_every_service_and_keeps_where_the_evidence_is(standin
     text = standins.requests[0].json["text"]
     assert len(text.encode()) <= 1800
     assert "...\nPage: http://127.0.0.1:9095" in text and text.endswith("diag replay '/runs/a b'")
+
+
+def test_message_names_the_bundle_that_was_kept(standins: Services) -> None:
+    event = {**EVENT, "run": {**EVENT["run"], "evidence": ["/runs/a b/dumps/e.tar.gz"]}}  # type: ignore[dict-item]
+
+    ask({"event": event, "lang": "en"}, [(f"http://127.0.0.1:{standins.port}/", "webhook")])
+
+    text = standins.requests[0].json["text"]
+    assert "\nKept when it was told: diag replay '/runs/a b/dumps/e.tar.gz'\ndiag replay '/runs/a b'" in text

@@ -14,6 +14,7 @@ from diag.model import Change, ChangeKind
 from diag.outputs.output import Output, OutputContext
 from diag.outputs.wiring import OUTPUTS, Outputs
 from diag.settings import load
+from diag.sources.host import run as run_source
 
 
 class Broken(Output):
@@ -115,3 +116,28 @@ def test_cmd_that_goes_on_without_diag_has_not_ended(hub: Hub) -> None:
 
     assert hub.run_dir is not None
     assert json.loads((hub.run_dir.path / "run.json").read_text())["ended"] is False
+
+
+@pytest.mark.parametrize(
+    ("lang", "line"),
+    [
+        ("en", "diag: evidence of hang is kept (2 KiB): diag replay '/runs/a b/e.tar.gz'"),
+        ("zh", "diag: hang 的证据已留存（2 KiB）：diag replay '/runs/a b/e.tar.gz'"),
+    ],
+)
+def test_bundle_that_was_kept_is_named_in_the_terminal_and_in_run_json(
+    hub: Hub, lang: str, line: str
+) -> None:
+    said: list[str] = []
+    outputs = Outputs(OutputContext(hub, said.append, lang=lang))
+    outputs.start(["train.py"], 1)
+    assert hub.run_dir is not None
+    before = json.loads((hub.run_dir.path / "run.json").read_text())
+
+    hub.put(run_source.evidence_kept([("hang", "job")], "/runs/a b/e.tar.gz", 2048, 3.0, "n"))
+    hub.settle(10, lambda: bool(said))
+    outputs.close(0)
+
+    assert said == [line]
+    after = json.loads((hub.run_dir.path / "run.json").read_text())
+    assert ("evidence" in before, after["evidence"]) == (False, ["/runs/a b/e.tar.gz"])

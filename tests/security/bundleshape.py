@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 __all__ = ["ENVIRONMENT", "MEMBERS", "PATHS", "paths"]
 
-MEMBERS = re.compile(r"manifest\.json|dump\.json|stacks\.txt|proc/rank\d{1,7}\.txt|journal-\d{6}\.jsonl\.gz")
+MEMBERS = re.compile(
+    r"manifest\.json|dump\.json|stacks\.txt|log\.txt|kernel\.txt|proc/rank\d{1,7}\.txt|journal-\d{6}\.jsonl\.gz"
+)
 # Families of launchers and communication libraries; of a family's secrets none.
 ENVIRONMENT = re.compile(
     r"(?!.*(?:TOKEN|SECRET|PASSW|_PASS|_KEY|CREDENTIAL|AUTH|JWT))"
@@ -27,7 +29,7 @@ ENVIRONMENT = re.compile(
 
 _MANIFEST = """schema run_id diag_version host at ranks missing.*[] kernel machine python_version argv[] world_size ranks_seen
  processes[].rank processes[].pid processes[].host processes[].alive processes[].environment.* versions.*.python versions.*.torch
- versions.*.nccl files[].name files[].bytes files[].sha256"""
+ versions.*.nccl files[].name files[].bytes files[].sha256 left_out[]"""
 _DUMP = """schema run_id diag_version host at seconds found next_command next_reason text missing.*[] versions.*.python
  versions.*.torch versions.*.nccl
  probes[].rank probes[].probe probes[].seconds probes[].paused_target probes[].ok probes[].reason probes[].reader
@@ -55,7 +57,9 @@ _DUMP = """schema run_id diag_version host at seconds found next_command next_re
  processes[].open_files.listed[].at processes[].open_files.listed[].socket processes[].memory_map.whole
  processes[].memory_map.bytes.* processes[].memory_map.libraries_left_out processes[].memory_map.libraries[].path
  processes[].memory_map.libraries[].bytes processes[].memory_map.libraries[].of npus.text[] npus.devices[].*
- pace.text[] pace.steps pace.steps.** pace.time_shares.* pace.sources[].* arrivals arrivals.**"""
+ pace.text[] pace.steps pace.steps.** pace.time_shares.* pace.sources[].* arrivals arrivals.**
+ native[].rank native[].pid native[].seconds native[].reason native[].threads[].name native[].threads[].id
+ native[].threads[].frames[] report.findings[].grounds[].*"""
 # One line a record: what read it, of which rank, when, and what it read.
 _RECORD = "source at emitted host rank schema segment policy"
 _PAYLOADS = {
@@ -69,7 +73,8 @@ _PAYLOADS = {
     "variables": """pid parent_pid clocks.monotonic clocks.time threads[].id threads[].name threads[].frames[].function
  threads[].frames[].file threads[].frames[].line threads[].frames[].called threads[].frames[].values[][]""",
     "remote_stack": "codes[][] pid threads[].frames[] threads[].id threads[].name threads[].owns_gil threads[].exchange[]",
-    "run": "argv[] command cwd distributed env.* event pid placement.* reason remedy source world_size",
+    "run": """argv[] command cwd distributed env.* event findings[][] path pid placement.* reason remedy seconds size_bytes
+ source world_size""",
     "written": "pid files[].file files[].lines[] files[].written",
     "waits": "pid machine over_seconds ticks_per_second not_checked[] objects.** processes.**",
     "shm": "bavail blocks favail files frsize view",

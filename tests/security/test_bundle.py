@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.live, pytest.mark.xdist_group("secrets")]
 
 def members(run: LiveRun) -> dict[str, bytes]:
     assert run.run_dir is not None
-    (bundle,) = run.run_dir.glob("dumps/*.tar.gz")
+    (bundle,) = run.run_dir.glob("dumps/dump-*.tar.gz")
     found = {}
     with tarfile.open(bundle) as tar:
         for member in tar:
@@ -82,7 +82,7 @@ def test_list_would_notice_a_new_field_of_any_kind() -> None:
 
 def test_bundle_reads_back_and_tells_no_secret(run: LiveRun, tmp_path: Path) -> None:
     assert run.run_dir is not None
-    (bundle,) = run.run_dir.glob("dumps/*.tar.gz")
+    (bundle,) = run.run_dir.glob("dumps/dump-*.tar.gz")
     done = subprocess.run([sys.executable, "-m", "diag", "replay", str(bundle), "--json"], capture_output=True, text=True,
                           check=False, timeout=60)  # fmt: skip
 

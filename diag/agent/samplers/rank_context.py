@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +64,42 @@ class RankMemory:
         return str(error)
 
 
+class OwnStops:
+    """Keeps apart those who stop the rank for a moment, and those who read in which state it is: a stop of ours is no
+    finding. Readers do not wait for each other, so that one that hangs in the kernel holds up no other."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._stopped)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def stopping(self, seconds: float) -> Iterator[bool]:
+        """False where readers did not come back in so many seconds: then it must not be stopped."""
+        with self._changed:
+            mine = self._changed.wait_for(lambda: not self._readers and not self._stopped, seconds)
+            self._stopped = self._stopped or mine
+        try:
+            yield mine
+        finally:
+            if mine:
+                with self._changed:
+                    self._stopped = False
+                    self._changed.notify_all()
+
+
 class RankContext:
     """`task` is what the hub started the sidecar with."""
 
@@ -79,6 +117,7 @@ class RankContext:
         self.reads_variables = task.get("variables") is True
         self.reporter = reporter
         self.gone = threading.Event()
+        self.stops = OwnStops()
         self.closer = False  # the job is suspected
         self.watches_memory = False  # for the ranks of its cgroup
         self.children: list[tuple[int, str]] = []  # pid and name, as last read

@@ -69,7 +69,7 @@ class ProcessSampler(RankSampler):
         if limits:
             self.reporter.record(proc.SOURCE, self._reader.limits())
         began = time.monotonic()
-        with self._lock:
+        with self._lock, self.rank.stops.reading():
             payload = self._reader.sample(detail=detail, other_ranks=self.rank.other_ranks)
         self.rank.children = _child_names(payload)
         self.reporter.record(proc.SOURCE, payload, time.monotonic() - began)

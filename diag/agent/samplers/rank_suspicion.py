@@ -57,10 +57,11 @@ class WaitSampler(RankSampler):
         if not self._lock.acquire(timeout=1.0):
             return "an earlier reading has not come back from the kernel"
         try:
-            began = time.monotonic()
-            payload = self._reader.sample(
-                over_seconds, self.rank.gone.wait, other_ranks=self.rank.other_ranks
-            )
+            with self.rank.stops.reading():
+                began = time.monotonic()
+                payload = self._reader.sample(
+                    over_seconds, self.rank.gone.wait, other_ranks=self.rank.other_ranks
+                )
             if not payload["processes"]:
                 return "the process is gone"
             self.rank.strangers = tuple(

@@ -64,7 +64,7 @@ _FACTS = {
         RdmaGid RdmaPort RdmaPortsSeen Interface InterfacesSeen RdmaAccess NetworkExpected
     """,
     "run": """
-        RunStarted RunEnded RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited
+        RunStarted RunEnded EvidenceKept RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited
         WorkerFailureReported WorkerNamed Interrupted SamplingGap EnvironmentSeen AttemptBegan Acted PastAttempt StartedAgain
         LogsEnded EndUnknown JournalCutOff SnapshotTaken SoftwareSeen
         StoreTried StoreWaited

@@ -26,6 +26,16 @@ class RunEnded(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class EvidenceKept(Observation):
+    """A bundle was written as soon as these findings were told, without a person: each (id, subject)."""
+
+    findings: tuple[tuple[str, str], ...]
+    path: str
+    size_bytes: int
+    seconds: float  # from the moment when they were told
+
+
+@dataclass(frozen=True, slots=True)
 class RankFound(Observation):
     placement: Placement
     command: str = ""

@@ -36,9 +36,9 @@ class Access(Enum):
 # Every route that there is. What is not here needs the token wherever one is set.
 _READS = """
 / /assets/{name:path} /docs /events /explain/{finding} /findings /nodes /openapi.json /ranks /ranks/{rank}/stacks
-/sd /state /timeline
+/report.html /sd /state /timeline
 """
-_WORKS = "/digests /drawings/{name} /dump /flame /ranks/{rank}/flame"
+_WORKS = "/bundles/{name} /digests /drawings/{name} /dump /flame /ranks/{rank}/flame"
 ROUTES = {
     **dict.fromkeys(("/metrics", "/healthz"), Access.OPEN),
     **dict.fromkeys(_READS.split(), Access.READS),

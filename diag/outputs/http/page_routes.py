@@ -1,10 +1,13 @@
 """The routes of the page: its files, what it shows, and how it receives changes."""
 
+import asyncio
+import os
+import re
 from importlib import resources
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Path, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import FileResponse, Response, StreamingResponse
 
 from diag.outputs import manual
 from diag.outputs.http.answers import Reading, answer, answers, content, refusals
@@ -83,6 +86,37 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         except TooMany:
             raise HTTPException(503, "too many pages are watching this run; close one") from None
         return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    making: list[asyncio.Task[bytes]] = []
+
+    @app.get("/report.html", responses=content("The page as one file", "text/html"))
+    async def report_file() -> Response:
+        """The page with all that it shows now, as one HTML file of 2 MB at most that opens without diag. Those who
+        ask while one is being made get that one."""
+        # loaded where it is asked for: manual pages, and the files of the page
+        from diag.outputs.one_file import page_file
+
+        if not making or making[0].done():
+            work = in_daemon_thread(lambda: page_file(view, f"run {view.run_id}"))
+            making[:] = [asyncio.ensure_future(work)]
+        body = await asyncio.shield(making[0])
+        name = re.sub(r"[^\w.-]", "_", view.run_id, flags=re.ASCII)
+        headers = {"Content-Disposition": f'attachment; filename="diag-report-{name}.html"'}
+        return Response(body, media_type=_TYPES["html"], headers=headers)
+
+    @app.get(
+        "/bundles/{name}", responses={**content("A bundle", "application/gzip"), **refusals(403, 404, 422)}
+    )
+    async def bundle(request: Request, name: Annotated[str, Path(description="of its file")]) -> Response:
+        """A bundle that was written by itself when a critical finding was told (see `bundle` of a finding)."""
+        kept = await reading(lambda: [one.path for _, one in view.engine.job.run.evidence])
+        path = next((path for path in kept if path.rpartition("/")[2] == name), None)
+        # of recorded evidence the paths are a stranger's
+        if view.recorded or path is None or not os.path.isfile(path):  # noqa: PTH113 - our own disk
+            raise HTTPException(404, "this diag has written no such bundle, or it was removed")
+        if not await asker_of(request).owns_the_run():
+            raise HTTPException(403, "bundles are for the user of this run and for bearers of its token")
+        return FileResponse(path, media_type="application/gzip", filename=name)
 
     @app.get("/timeline", responses=answers("Timeline", 422))
     async def timeline(

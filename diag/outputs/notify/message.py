@@ -77,7 +77,7 @@ def compose(event: Mapping[str, Any], lang: str) -> Message:
     return Message(kind, _safe(title), body, colour, {**facts, "run": {name: run.get(name) for name in _RUN}})
 
 
-_RUN = ("run_id", "host", "run_dir", "url", "pid", "started_at", "job_id")
+_RUN = ("run_id", "host", "run_dir", "url", "pid", "started_at", "job_id", "evidence")
 
 
 def hidden(value: Any) -> Any:
@@ -203,6 +203,8 @@ def _where(run: Mapping[str, Any], lang: str) -> list[str]:
     lines = []
     if run.get("url"):
         lines.append(f"{_lead('Page:', lang)}{run['url']}{_on_host(run, lang)}")
+    if run.get("evidence"):
+        lines.append(f"{_lead('Kept when it was told:', lang)}diag replay {shlex.quote(run['evidence'][-1])}")
     if run.get("run_dir"):
         lines.append(f"diag replay {shlex.quote(run['run_dir'])}")
     return lines

@@ -7,6 +7,7 @@ line of ours. Colour only repeats what a word states.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,9 +17,10 @@ from diag.model import Change, ChangeKind
 from diag.outputs.view.sentence import format_span, job_sentence, lasted, name_of, split
 from diag.text.columns import cut, wrap, wrap_long, wrap_wide
 from diag.text.sanitize import clean
-from diag.text.units import format_ranks, format_seconds, format_time
+from diag.text.units import format_bytes, format_ranks, format_seconds, format_time
 
 if TYPE_CHECKING:  # `diag dump` prints a document and must not wait for the engine to be imported
+    from diag.model.observations import EvidenceKept
     from diag.outputs.view.classes import StackClass
 
 # Marks our lines among the job's on one stream; plain ASCII, so that any locale can print it.
@@ -147,6 +149,8 @@ def _body(
         yield from _meaning(finding["id"], room, indent, lang)
     if advice:
         yield from _wrapped(do + clean(advice), lang, room, indent, indent + "    ")
+    if finding.get("bundle"):
+        yield f"{indent}{'kept: ' if lang == 'en' else shown('kept:', lang)}{clean(finding['bundle'])}"
     who = []
     if finding["ranks"] and _who(finding["ranks"]) != _ranks(finding["ranks"]):
         who.append(f"culprit: {_ranks(finding['ranks'])}")
@@ -344,6 +348,13 @@ def _in_bundle(document: Mapping[str, Any]) -> str:
         count = f"{len(read)} process{'' if len(read) == 1 else 'es'}"
         text += f"; proc/rank*.txt: open files, sockets, threads with system calls, limits and memory map of {count}"
     return text
+
+
+def kept_line(evidence: EvidenceKept) -> str:
+    """Said once, when a bundle was written without a person."""
+    names = ", ".join(dict.fromkeys(clean(name) for name, _ in evidence.findings))
+    path = shlex.quote(clean(evidence.path))
+    return f"evidence of {names} is kept ({format_bytes(evidence.size_bytes)}): diag replay {path}"
 
 
 def _format_paused(probes: Iterable[Mapping[str, Any]]) -> str:

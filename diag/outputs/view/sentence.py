@@ -223,6 +223,8 @@ def summary_line(document: Mapping[str, Any], *, seconds: float | None = None, r
     counts = [finding for finding in (*open_now, *over) if Severity(finding["severity"]).counts]
     if counts:
         clause += f"; what to do: diag explain {shlex.quote(clean(_main(counts)['id']))}"
+    if kept := dict.fromkeys(one["bundle"] for one in (*open_now, *over) if one.get("bundle")):
+        clause += f"; evidence kept when it was told: {' '.join(shlex.quote(clean(path)) for path in kept)}"
     if not run_dir:
         return clause
     return clause + (

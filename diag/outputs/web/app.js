@@ -9,6 +9,7 @@ import { Findings } from "./findings.js";
 import { Nodes } from "./nodes.js";
 import { Ranks } from "./ranks.js";
 import { Stacks } from "./stacks.js";
+import { saved } from "./saved.js";
 import { listen, look, store, useStore } from "./store.js";
 import { Timeline } from "./timeline.js";
 import { Top, useTitle } from "./top.js";
@@ -39,7 +40,7 @@ function App() {
       <${SomeNodes} />
     </main>
     <${RankPanel} />
-    <footer>${LINKS.map(([path, name]) => html`<a key=${path} href=${path}>${name}</a>`)}
+    <footer>${saved ? null : LINKS.map(([path, name]) => html`<a key=${path} href=${path}>${name}</a>`)}
       <span class="muted">diag ${store.head?.version ?? ""}</span></footer>
     ${dialog?.kind === "keys" ? html`<${Keys} onClose=${close} />` : null}
     ${dialog?.kind === "explain" ? html`<${Explain} key=${dialog.id} id=${dialog.id} onClose=${close} />` : null}</${Fragment}>`;
@@ -121,5 +122,5 @@ if (asked) look({ open: Number(asked[1]), selected: new Set([Number(asked[1])]) 
 
 const root = document.getElementById("app");
 root.replaceChildren();
+listen(); // first: what a saved report holds is there at once
 render(html`<${App} />`, root);
-listen();

@@ -78,12 +78,23 @@ function Finding({ finding, explain }) {
       ${finding.cause ? html`<div><dt>${say("cause")}</dt><dd><code>${clean(finding.cause)}</code></dd></div>` : null}
       ${finding.confidence ? html`<div><dt>${say("confidence")}</dt><dd>${say(clean(finding.confidence))}</dd></div>` : null}
       ${finding.opened_at ? html`<div><dt>${say("reported")}</dt><dd><${When} at=${finding.opened_at} /></dd></div>` : null}
+      ${finding.bundle ? html`<${Kept} path=${finding.bundle} />` : null}
       ${finding.told_by ? html`<div><dt>${say("reported by")}</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
     </dl>
     ${finding.advice ? html`<div class="advice"><h4>${say("What to do")}</h4> <p><${Commands} text=${said(finding.advice)} /></p>
       <${Copy} text=${clean(said(finding.advice))} label=${say("Copy advice")} /></div>` : null}
     <${Evidence} items=${finding.evidence ?? []} />
   </article>`;
+}
+
+/** The bundle that diag wrote when the finding was told: where it is, and a link to it while diag is there to send it. */
+function Kept({ path }) {
+  const { head } = store;
+  const name = String(path).split("/").pop();
+  const replay = `diag replay ${path}`;
+  return html`<div><dt>${say("evidence kept")}</dt><dd>${head?.recorded ? html`<code>${clean(path)}</code>`
+    : html`<a href="bundles/${encodeURIComponent(name)}" download=${name}>${clean(path)}</a>`}
+    <${Copy} text=${replay} label=${say("Copy command: {command}", { command: replay })} icon /></dd></div>`;
 }
 
 function Evidence({ items }) {

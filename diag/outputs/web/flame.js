@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { seconds } from "./format.js";
+import { saved } from "./saved.js";
 import { useStore } from "./store.js";
 import { ask, html } from "./ui.js";
 import { say } from "./words.js";
@@ -27,6 +28,7 @@ export function RankFlame({ rank, row }) {
   const [state, setState] = useState({ kind: "idle" });
   const stop = useRef(null);
   useEffect(() => () => stop.current?.abort(), []);
+  if (saved) return null;
   const recorded = Boolean(head?.recorded);
   const ended = Boolean(row?.exit) && !recorded;
   const path = `ranks/${rank}/flame?seconds=${length}`;

@@ -2,6 +2,7 @@
 
 import { useState } from "./vendor/hooks.js";
 import { activityWords, clean, plural, rankWords, seconds } from "./format.js";
+import { saved } from "./saved.js";
 import { useStore } from "./store.js";
 import { apart, standing, treeOf, waits } from "./tree.js";
 import { Copy, Dialog, Text, choose, html } from "./ui.js";
@@ -24,7 +25,8 @@ export function Stacks() {
   return html`
     <div class="bar"><p class="muted">${say("Where the main threads are, outermost frame first; outliers come first.")}${
       nodes?.length > 1 ? say(" Of this node; “Dump now” reads all nodes.") : ""}</p>
-      <button type="button" onClick=${() => setFlame(true)} disabled=${!read.length}>${say("Flame graph of all ranks")}</button></div>
+      ${saved ? null : html`<button type="button" onClick=${() => setFlame(true)} disabled=${!read.length}>${say("Flame graph of all ranks")}
+        </button>`}</div>
     ${read.length ? html`<ul class="tree">${treeOf(read).map((one) => html`<${Branch} key=${one.key} branch=${one}
       marked=${marked} all=${ranks.size} />`)}</ul>`
       : html`<p>${say(stacks.length ? "No stack of a rank was read:" : "No stack of a rank was read yet.")}</p>`}

@@ -1,6 +1,7 @@
 // What diag reported last, part by part, and how fresh that is. Nothing here draws: components listen to the parts that they show.
 
 import { useEffect, useReducer } from "./vendor/hooks.js";
+import { saved } from "./saved.js";
 import { hear, language, onLanguage } from "./words.js";
 
 const QUIET_SECONDS = 20; // a live diag says its time each second
@@ -115,7 +116,14 @@ function lose(how) {
   stir("connection");
 }
 
+/** A report that was saved as a file holds all of it; nothing more comes. */
+function showSaved() {
+  hear(JSON.stringify(saved.chinese ?? {}));
+  for (const [part, value] of Object.entries(saved.parts)) take(part, JSON.stringify(value));
+}
+
 export function listen() {
+  if (saved) return showSaved();
   source?.close();
   source = new EventSource(language() === "zh" ? "events?lang=zh" : "events");
   source.addEventListener("chinese", (event) => hear(event.data));

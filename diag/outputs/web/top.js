@@ -3,11 +3,12 @@
 import { useEffect, useState } from "./vendor/hooks.js";
 import { byGravity } from "./findings.js";
 import { clean, clock, plural, seconds, sentenceHere, short, troubles } from "./format.js";
+import { saved } from "./saved.js";
 import { on, store, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
 import { Copy, Moment, When, html } from "./ui.js";
-import { language, nextLanguage, say } from "./words.js";
+import { language, nextLanguage, said, say } from "./words.js";
 
 const other = () => (language() === "zh" ? "en" : "zh");
 
@@ -30,7 +31,9 @@ export function Top({ dump, onKeys }) {
         : ""}</span>
       <${Connection} />
       <span class="push"></span>
-      <${DumpButton} dump=${dump} />
+      ${saved ? null : html`<a class="button" href="report.html" download
+        title=${say("this page as one file, to send: it opens without diag and without a network")}>${say("Report")}</a>
+        <${DumpButton} dump=${dump} />`}
       <button type="button" onClick=${nextTheme} aria-label=${say("Theme: {theme}", { theme: say(theme()) })}>◐ ${say(theme())}</button>
       <button type="button" onClick=${nextLanguage} lang=${other()} aria-label=${other() === "zh" ? "Language: English; 中文"
         : "语言：中文；English"}>${other() === "zh" ? "中文" : "English"}</button>
@@ -41,7 +44,14 @@ export function Top({ dump, onKeys }) {
       <h1>${lead || say("Waiting for the first report…")}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
     <p class="muted since"><${Since} /></p>
     <${Command} command=${head?.command} />
+    ${saved ? html`<${OfFile} />` : null}
   </header>`;
+}
+
+/** What a saved report is, and what it had no room for. */
+function OfFile() {
+  return html`<p class="muted">${say("A report that was saved as a file:")} <${Moment} at=${saved.made_at} />${say(".")}</p>
+    ${saved.cut.length ? html`<p role="note" class="cut">${say("Cut to keep the file small:")} ${saved.cut.map((one) => clean(said(one))).join("; ")}${say(".")}</p>` : null}`;
 }
 
 /** "The job is hung;" is what one looks for; the rest is shown more quietly. */

@@ -44,6 +44,11 @@ export const WORDS = {
   culprit: "根源", waiting: "在等", hosts: "主机", cause: "原因", confidence: "置信度", reported: "报告于", "reported by": "报告者",
   "Culprit ranks": "根源 rank", "Waiting ranks": "在等的 rank", "What to do": "处理办法", "Copy advice": "复制处理办法",
   "Evidence ({n})": "证据（{n}）", "Copy evidence": "复制证据", "Show all {n}": "显示全部 {n} 条",
+  "evidence kept": "已留存证据",
+  // the page as a file
+  Report: "报告", "this page as one file, to send: it opens without diag and without a network": "把此页存成一个文件，便于发送：无需 diag 和网络即可打开",
+  "A report that was saved as a file:": "已存成文件的报告：", "Cut to keep the file small:": "为了控制文件大小而省略：",
+  "this report does not hold it": "此报告中没有它",
   // a ticket
   "{severity} {title}: {confidence} confidence, since {since}": "{severity} {title}：置信度{confidence}，始于 {since}", ", over {at}": "，结束于 {at}",
   "culprit: {ranks}": "根源：{ranks}", "waiting: {ranks}": "在等：{ranks}", "cause: {cause}": "原因：{cause}", "advice: {advice}": "处理：{advice}",

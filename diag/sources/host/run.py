@@ -32,6 +32,7 @@ _EVENTS: dict[str, type[facts.Observation]] = {
     "works": facts.SourceWorks,
     "withdrawn": facts.RankWithdrawn,
     "shared": facts.RankShared,
+    "evidence": facts.EvidenceKept,
 }
 
 
@@ -129,6 +130,16 @@ def snapshot(
 ) -> Record:
     """The records since `began` (engine time) are one moment that was captured by hand."""
     return _record("snapshot", name=name, began=began, silent=silent_seconds, why=why, final=final)
+
+
+def evidence_kept(
+    findings: Sequence[tuple[str, str]], path: str, size_bytes: int, seconds: float, host: str
+) -> Record:
+    """A bundle of these findings (id, subject) is on disk."""
+    keys = [list(one) for one in findings]
+    return _record(
+        "evidence", host, findings=keys, path=path, size_bytes=size_bytes, seconds=round(seconds, 3)
+    )
 
 
 def failed(source: str, reason: str, remedy: str = "", *, rank: int | None = None, host: str = "") -> Record:

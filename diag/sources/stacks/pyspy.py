@@ -36,6 +36,7 @@ FAILURES = {
     "not_python": "py-spy found no Python in the process",
     "timed_out": "py-spy did not finish in time",
     "failed": "py-spy failed",
+    "in_kernel": "a thread is in the kernel and cannot be stopped",
 }
 
 _MAX_FRAMES = 1000  # ours: Python's own recursion limit

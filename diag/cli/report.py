@@ -1,0 +1,86 @@
+"""`diag report [RUN]`: the page of a run as one HTML file to send; it opens without diag and without a network."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from diag.text.errors import DiagError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="RUN",
+        help="a run directory or its id, or what `diag replay` takes: a bundle, a captured folder, log files; - is stdin "
+        "(default: the newest run of this user)",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write it to FILE (default: diag-report-RUN.html; - is stdout)"
+    )
+    parser.add_argument(
+        "--rules", type=Path, metavar="DIR", help="a folder of rules beside those that come with diag"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from diag.cli.recorded import RecordedView
+    from diag.detectors.rules.load import load
+    from diag.engine.replay import replay
+    from diag.outputs.one_file import page_file
+    from diag.text.progress_line import Progress
+    from diag.text.sanitize import clean
+
+    paths = [_run_path(word) for word in args.paths or ["-1"]]
+    progress = Progress()
+    try:
+        engine, _, notes = replay(paths, progress, load([args.rules]) if args.rules else None)
+    finally:
+        progress.close()
+    for note in notes:
+        print(f"diag: {clean(note)}", file=sys.stderr)
+    view = RecordedView(engine, paths)
+    run = engine.job.run
+    if run.evidence and run.ended_at is not None:  # its processes are gone, and with them where they stood
+        print(
+            f"diag: as it was when it was told: diag report {clean(run.evidence[-1][1].path)}",
+            file=sys.stderr,
+        )
+    document = page_file(view, view.recorded)
+    _write(document, args.output or f"diag-report-{view.run_id.partition('.')[0]}.html")
+    return 0
+
+
+def _write(document: bytes, target: str) -> None:
+    from diag.text.units import format_bytes
+
+    if target == "-":
+        sys.stdout.buffer.write(document)
+        return
+    try:
+        # It has the job's command and lines of its log: for who writes it alone, until they give it on.
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(document)
+    except OSError as error:
+        raise DiagError(f"the report cannot be written to {target}: {error.strerror or error}") from None
+    print(f"{target} ({format_bytes(len(document))})")
+
+
+def _run_path(word: str) -> Path:
+    """`-1`: the newest run of this user; an id: that run; all else is a path."""
+    from diag.launch.rundir import roots
+    from diag.settings import load
+
+    if word != "-1" and (word == "-" or os.path.lexists(word) or os.sep in word):
+        return Path(word)
+    found = [path for root in roots(load(take={"run_root"}).run_root) for path in root.glob("*/run.json")]
+    runs = {path.parent.name: path.parent for path in found}
+    if word != "-1":
+        return runs.get(word, Path(word))
+    if not runs:
+        raise DiagError("this user has no run of diag on this machine", hint="name a RUN", exit_code=2)
+    return runs[max(runs)]
