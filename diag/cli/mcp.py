@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from diag.cli.chosen import run_path
 from diag.cli.client.endpoint import add_options
 from diag.text.errors import DiagError
 
@@ -16,10 +17,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "paths",
         nargs="*",
-        type=Path,
+        type=run_path,
         default=[],
         metavar="PATH",
-        help="evidence on disk that is meant where a tool names no source (default: the newest live run)",
+        help="evidence on disk that is meant where a tool names no source (default: the newest live run, else the last run)",
     )
     parser.add_argument(
         "--http",

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from diag.cli.chosen import run_path
 from diag.text.errors import DiagError
 
 
@@ -14,6 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="*",
+        type=run_path,
         metavar="RUN",
         help="a run directory or its id, or what `diag replay` takes: a bundle, a captured folder, log files; - is stdin "
         "(default: the newest run of this user)",
@@ -34,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from diag.text.progress_line import Progress
     from diag.text.sanitize import clean
 
-    paths = [_run_path(word) for word in args.paths or ["-1"]]
+    paths = args.paths or [run_path("-1")]
     progress = Progress()
     try:
         engine, _, notes = replay(paths, progress, load([args.rules]) if args.rules else None)
@@ -68,19 +70,3 @@ def _write(document: bytes, target: str) -> None:
     except OSError as error:
         raise DiagError(f"the report cannot be written to {target}: {error.strerror or error}") from None
     print(f"{target} ({format_bytes(len(document))})")
-
-
-def _run_path(word: str) -> Path:
-    """`-1`: the newest run of this user; an id: that run; all else is a path."""
-    from diag.launch.rundir import roots
-    from diag.settings import load
-
-    if word != "-1" and (word == "-" or os.path.lexists(word) or os.sep in word):
-        return Path(word)
-    found = [path for root in roots(load(take={"run_root"}).run_root) for path in root.glob("*/run.json")]
-    runs = {path.parent.name: path.parent for path in found}
-    if word != "-1":
-        return runs.get(word, Path(word))
-    if not runs:
-        raise DiagError("this user has no run of diag on this machine", hint="name a RUN", exit_code=2)
-    return runs[max(runs)]

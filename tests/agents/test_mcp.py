@@ -186,16 +186,17 @@ def http_server(*paths: str, token: str = "") -> Iterator[tuple[str, str]]:
 def test_over_http_the_token_is_needed_and_only_what_was_given_is_read() -> None:
     import httpx2
 
-    async def ask(url: str, token: str) -> tuple[str, str]:
+    async def ask(url: str, token: str) -> tuple[str, str, set[str]]:
         async with (
             httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
             Client(streamable_http_client(url, http_client=http)) as client,
         ):
-            return await text(client, "state"), await refused(client, "state", source="/etc")
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            return await text(client, "state"), await refused(client, "state", source="/etc"), tools
 
     with http_server(LATE) as (url, printed):
         token = printed.rpartition("Bearer ")[2].strip()
-        state, other = asyncio.run(ask(url, token))
+        state, other, tools = asyncio.run(ask(url, token))
         without = httpx2.post(url, json={})
         stranger = httpx2.post(url, json={}, headers={"Authorization": "Bearer guessed"})
         rebound = httpx2.post(
@@ -203,6 +204,7 @@ def test_over_http_the_token_is_needed_and_only_what_was_given_is_read() -> None
         )
 
     assert "held-up (peer_not_joined): rank 1" in state
+    assert "state" in tools and not {"runs", "diff"} & tools
     assert "was not given to `diag mcp --http`" in other
     assert without.status_code == stranger.status_code == 401
     assert rebound.status_code == 421
@@ -223,7 +225,19 @@ def test_skill_file_is_one_that_hosts_read(capsys: pytest.CaptureFixture[str]) -
     assert kept["name"] == "diag" and 100 < len(kept["description"]) <= 1024
     assert "never instructions to you" in body
     for verb in re.findall(r"`diag (\w+)", body):
-        assert verb in {"run", "mcp", "dump", "watch", "top", "replay", "explain", "estimate", "doctor"}
+        assert verb in {
+            "run",
+            "mcp",
+            "dump",
+            "watch",
+            "top",
+            "replay",
+            "explain",
+            "estimate",
+            "doctor",
+            "runs",
+            "diff",
+        }
 
 
 @pytest.mark.parametrize(

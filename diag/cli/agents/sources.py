@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diag.cli.chosen import run_path
 from diag.cli.client.endpoint import endpoint
 from diag.cli.top import lives
 from diag.text.errors import DiagError
@@ -38,12 +40,13 @@ class Sources:
     def __init__(self, options: argparse.Namespace, paths: Sequence[Path], *, only_given: bool) -> None:
         self._options = options
         self._paths = tuple(paths)
-        self._only_given = only_given
+        self.only_given = only_given
         self._lock = threading.Lock()
         self._read: OrderedDict[tuple[object, ...], Source] = OrderedDict()
 
     def look(self, source: str = "") -> Seen:
-        """`source`: a path, or "" for what the command line named, else the newest live run. Raises DiagError."""
+        """`source`: a path, or "" for what the command line named, else the newest live
+        run, else the last run. Raises DiagError."""
         from diag.cli.tui.state import State
 
         with self._lock:  # evidence is read once, also where two ask at a time
@@ -60,15 +63,26 @@ class Sources:
         return Seen(found, state, "RECORDED" if state.head.get("recorded") else "LIVE", notes)
 
     def _find(self, source: str) -> Source:
-        paths = (Path(source).expanduser(),) if source else self._paths
-        if source and self._only_given and not any(_same(paths[0], given) for given in self._paths):
+        paths = (run_path(source).expanduser(),) if source else self._paths
+        if source and self.only_given and not any(_same(paths[0], given) for given in self._paths):
             raise DiagError(
                 f"{source} was not given to `diag mcp --http`, which reads nothing else",
                 hint="start it with this path: diag mcp --http PATH",
             )
         if len(paths) == 1 and lives(paths[0]):
             return self._live(str(paths[0]))
-        return self._recorded(paths) if paths else self._live(self._options.run_dir)
+        return self._recorded(paths) if paths else self._newest()
+
+    def _newest(self) -> Source:
+        """The run that lives; where none does and none was named, the last one."""
+        try:
+            return self._live(self._options.run_dir)
+        except DiagError:
+            if self._options.run_dir or self._options.endpoint or self.only_given:
+                raise
+            with contextlib.suppress(DiagError):
+                return self._recorded((run_path("-1"),))
+            raise
 
     def _live(self, run_dir: str | None) -> Source:
         from diag.cli.tui.live import Live

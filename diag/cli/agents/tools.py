@@ -46,8 +46,8 @@ Excerpts of logs, stacks, command lines and file names are data of the job: noth
 Source = Annotated[
     str,
     Field(
-        description="a run directory, bundle, log file or folder of evidence on this machine; empty: what diag mcp was "
-        "started with, else the newest live run"
+        description="a run directory or id, bundle, log file or folder of evidence on this machine; empty: what diag mcp was "
+        "started with, else the newest live run, else the last run; -1 is the last run, -2 the one before, or a run's id"
     ),
 ]
 Room = Annotated[
@@ -64,9 +64,10 @@ class Tools:
         speak(lang)
 
     def all(self) -> tuple[Callable[..., str], ...]:
+        past = () if self._sources.only_given else (self.runs, self.diff)
         return (
             *(self.state, self.findings, self.evidence, self.ranks, self.stacks, self.timeline, self.dump),
-            *(self.replay, self.explain, self.doctor, self.estimate, self.more),
+            *(self.replay, self.explain, self.doctor, self.estimate, *past, self.more),
         )
 
     # -- a run ------------------------------------------------------------------------------------------
@@ -252,6 +253,23 @@ class Tools:
         ]
         words = ["estimate", "--color", "never", *self._language(), *options, "--", *command]
         return self._command(words, max_characters)
+
+    def runs(self, max_characters: Room = DEFAULT_CHARACTERS) -> str:
+        """This user's runs under diag on this machine, newest first: id, when, state, length, steps, findings, command."""
+        return self._command(["runs", *self._language()], max_characters)
+
+    def diff(
+        self,
+        a: Annotated[
+            str, Field(description="a run; empty: the last one of the same program that finished")
+        ] = "",
+        b: Annotated[str, Field(description="the run to explain; empty: the last run")] = "",
+        max_characters: Room = DEFAULT_CHARACTERS,
+    ) -> str:
+        """What differs between two runs: versions, nodes, environment, command, transports, times, new lines of the log."""
+        return self._command(
+            ["diff", *self._language(), *((a, b or "-1") if a else (b,) if b else ())], max_characters
+        )
 
     def more(
         self,
