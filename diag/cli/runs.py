@@ -132,7 +132,7 @@ def _cells(one: PastRun, say: Callable[[str], str], node: list[str]) -> list[str
 
     state = say(one.state) + (f" ({one.returncode})" if one.returncode else "")
     length = one.seconds
-    if length is None and one.state in ("running", "held-up", "hung"):
+    if length is None and one.state in ("running", "held-up", "hung", "unwatched"):
         length = max(0.0, time.time() - one.began)
     step = "-" if one.step is None else str(one.step) + (f"/{one.steps}" if one.steps else "")
     return [

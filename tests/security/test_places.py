@@ -179,6 +179,6 @@ def test_old_runs_of_other_users_in_a_shared_root_are_left_alone(tmp_path: Path)
 
     RunDir.create(tmp_path)
 
-    left = [path.name[9:15] for path in sorted(tmp_path.iterdir())]
+    left = [path.name[9:15] for path in sorted(tmp_path.glob("2*"))]
     assert left[:5] == [f"0000{number:02}" for number in range(5)]
     assert len(left) == 5 + 20
