@@ -92,6 +92,11 @@ def game():
         board[free()] = 1  # moved
 
 
+def beams(hypotheses, end):
+    while hypotheses and time.monotonic() < end:
+        hypotheses = grown(hypotheses)  # grown
+
+
 def samples():
     while True:
         yield build(1)  # handed-out

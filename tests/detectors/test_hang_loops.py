@@ -136,8 +136,19 @@ def test_loop_that_a_clock_ends_is_said_with_its_end(path: Path) -> None:
     assert (
         "the loop `while time.monotonic() < end:` (" in found.summary and "goes by a clock" in found.summary
     )
-    assert "(4 min 2" in found.summary  # 300 s from the reading, of which 35 s are over
+    assert (
+        "it goes on until" in found.summary and "(4 min 2" in found.summary
+    )  # 300 s from the reading, of which 35 s are over
     assert "in the loop `while 0 in board:`" not in found.summary
+
+
+def test_loop_that_something_else_may_end_sooner_has_a_latest_end(path: Path) -> None:
+    found = busy(
+        path, at(path, "beams", "grown"), readings=[{"hypotheses": "[1, 2]", "end": "400.0"}], clock=100.0
+    )
+
+    assert found.cause == "loop_until_time"
+    assert "goes by a clock: it ends at the latest at" in found.summary
 
 
 @pytest.mark.parametrize(("end", "reported"), [("140.0", False), ("400.0", True)])

@@ -7,7 +7,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _LONGEST = 200  # characters of a value
@@ -76,10 +76,12 @@ def compares_exactly(head: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`clock`: time or monotonic. `at`: what it says when the loop is left."""
+    """`clock`: time or monotonic. `at`: what it says when the loop is left. `latest`: something else beside the clock is
+    asked for, and may end it sooner."""
 
     clock: str
     at: float
+    latest: bool = False
 
 
 def deadline(head: str, values: Mapping[str, str]) -> Deadline | None:
@@ -87,9 +89,9 @@ def deadline(head: str, values: Mapping[str, str]) -> Deadline | None:
     where a value was not read.
 
     >>> deadline("while time.monotonic() < end:", {"end": "81.5"})
-    Deadline(clock='monotonic', at=81.5)
+    Deadline(clock='monotonic', at=81.5, latest=False)
     >>> deadline("if done or time.time() - began > self.limit: break", {"began": "1000.0", "self.limit": "60"})
-    Deadline(clock='time', at=1060.0)
+    Deadline(clock='time', at=1060.0, latest=True)
     >>> deadline("while time.time() > end:", {"end": "81.5"})
     """
     condition = _condition(head)
@@ -106,7 +108,7 @@ def deadline(head: str, values: Mapping[str, str]) -> Deadline | None:
             # the clock is on the smaller side as long as a `while` goes on, on the larger when a way out is taken
             clock, limit = sides if later is not ends else sides[::-1]
             if (found := _clock_until(clock, limit, values)) is not None:
-                return found
+                return replace(found, latest=len(parts) > 1)
     return None
 
 

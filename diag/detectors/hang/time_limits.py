@@ -76,29 +76,33 @@ def with_deadline(verdict: Verdict, job: JobView, now: float) -> Verdict:
         }
         for loop in place.inside if place is not None and values else ():
             ends = _ends_at(place, loop, values, read)
-            if ends is None or ends + _LAST_ROUND_SECONDS <= now:
+            if ends is None or ends[0] + _LAST_ROUND_SECONDS <= now:
                 continue
-            where = f"the loop {head_of(loop, frame.file, job.run.cwd)} goes by a clock: it goes on until"
+            until, latest = ends
+            said = "it ends at the latest at" if latest else "it goes on until"
+            where = f"the loop {head_of(loop, frame.file, job.run.cwd)} goes by a clock: {said}"
             if not verdict.is_of("polls"):
-                found = _ending(replace(verdict, words="", reason=None), "loop_until_time", where, ends, now)
+                found = _ending(replace(verdict, words="", reason=None), "loop_until_time", where, until, now)
             else:
-                found = replace(_ending(verdict, verdict.cause, where, ends, now), chain=verdict.chain)
-            return replace(found, ends_at=ends + _LAST_ROUND_SECONDS)
+                found = replace(_ending(verdict, verdict.cause, where, until, now), chain=verdict.chain)
+            return replace(found, ends_at=until + _LAST_ROUND_SECONDS)
     return verdict
 
 
 def _ends_at(
     place: ProgramPlace | None, loop: Block, values: Mapping[str, str], read: VariablesRead
-) -> float | None:
-    """By the clock of the host, as it was when the values were read."""
+) -> tuple[float, bool] | None:
+    """By the clock of the host, as it was when the values were read; and whether the loop may end sooner: by another
+    condition, or another way out of it."""
     if place is None or loop.kind != "while":
         return None
-    heads = [loop.text]
-    heads += [one.under.text for one in place.leaves if one.loop == loop.line and one.word == "break"]
+    ways = [one for one in place.leaves if one.loop == loop.line and one.word != "continue"]
+    heads = [loop.text, *(one.under.text for one in ways if one.word == "break")]
     found = next((one for head in heads if (one := deadline(head, values)) is not None), None)
     if found is None:
         return None
-    return found.at if found.clock == "time" else read.time + found.at - read.monotonic
+    latest = found.latest or len(ways) > (0 if deadline(loop.text, values) is not None else 1)
+    return found.at if found.clock == "time" else read.time + found.at - read.monotonic, latest
 
 
 def patience_to_end(verdict: Verdict) -> float:

@@ -171,7 +171,11 @@ class LogOutcome:
             self._native(at, without_quote(text), who)
         self._of_the_job(text)
         self._untroubled = 0 if _TROUBLE.search(text[:400]) else self._untroubled + 1
-        if len(text) < 300 and any(word in text for word in _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
+        if (
+            len(text) < 300
+            and any(word in text for word in _DONE_WORDS)
+            and self._untroubled > _TROUBLED_LINES
+        ):
             self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
 
