@@ -17,8 +17,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=run_path,
         metavar="RUN",
-        help="a run directory or its id, or what `diag replay` takes: a bundle, a captured folder, log files; - is stdin "
-        "(default: the newest run of this user)",
+        help="a run directory, its id, or -1 for the last run (also the default); or what `diag replay` takes: a bundle, "
+        "a captured folder, log files; - is stdin",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write it to FILE (default: diag-report-RUN.html; - is stdout)"

@@ -163,8 +163,6 @@ def test_command_writes_the_newest_run_or_the_one_that_is_named(tmp_path: Path) 
 def test_command_says_what_it_cannot_read_or_write(tmp_path: Path) -> None:
     at = {"DIAG_RUN_ROOT": str(tmp_path / "runs"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
 
-    nowhere = diag_report("-1", cwd=tmp_path, **at)
-    assert nowhere.returncode in (0, 2)  # /tmp and /var/tmp are looked at as well
     assert diag_report("no-such-run", cwd=tmp_path, **at).returncode != 0
     refused = diag_report(str(HANG), "-o", str(tmp_path / "none" / "x.html"), cwd=tmp_path, **at)
     assert (refused.returncode, "cannot be written" in refused.stderr) == (1, True)
