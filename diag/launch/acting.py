@@ -117,7 +117,10 @@ class Acting:
         def look() -> list[tree.Process]:
             self.spare(hub)
             return tree.members(
-                _read_table(), os.getpid(), spared=self._spared, is_marked=lambda pid: _has(pid, mark)
+                _read_table(),
+                os.getpid(),
+                spared=self._spared,
+                is_marked=lambda pid: pid == command.pid or _has(pid, mark),
             )
 
         def told(step: str, text: str) -> None:
