@@ -105,3 +105,61 @@ def test_failure_of_another_program_leaves_the_file_that_does_not_parse(tmp_path
     found = judged(UNPARSED + LATER.replace("prepare", "train"), tmp_path).active()
 
     assert "syntax_error" in {finding.cause for finding in found}
+
+
+# --- what ended it, by its form
+
+
+def test_reprs_of_exceptions_are_exceptions(tmp_path: Path) -> None:
+    text = "Error in call to target 'optim.Lion':\nTypeError(\"Lion() missing 1 required positional argument: 'betas'\")\nfull_key: optim\n"
+
+    (finding,) = judged(EPOCHS + text, tmp_path).active()
+
+    assert "missing 1 required positional argument: 'betas'" in finding.summary
+    assert finding.klass == "python"
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('no')", "    except KeyError('x') as error:", "ValueError(3)"])
+def test_calls_in_source_are_no_exceptions(line: str, tmp_path: Path) -> None:
+    assert [one for one in judged(EPOCHS + line + "\n", tmp_path).active() if one.klass == "python"] == []
+
+
+def test_newest_event_of_a_pending_pod_is_named(tmp_path: Path) -> None:
+    events = """Events:
+  Warning  FailedScheduling  9m  default-scheduler  0/4 nodes are available: waiting for a volume to be made.
+  Warning  FailedScheduling  2m  default-scheduler  0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector.
+"""
+
+    (finding,) = judged(events, tmp_path).active()
+
+    assert "node affinity/selector" in finding.summary
+
+
+def test_last_command_that_a_shell_could_not_start_is_named(tmp_path: Path) -> None:
+    text = "bash: ./prepare.sh: No such file or directory\nfetched 3 files\n" * 2 + "run.sh: line 9: fastrun: command not found\n"
+
+    (finding,) = judged(text, tmp_path).active()
+
+    assert "fastrun: command not found" in finding.summary
+    assert "first error" not in finding.advice
+
+
+def test_interrupt_that_a_trainer_reports_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    text = "trainer/call.py:54: UserWarning: Detected KeyboardInterrupt, attempting graceful shutdown...\n"
+
+    (finding,) = judged(EPOCHS + text, tmp_path).active()
+
+    assert "told to end by SIGINT" in finding.summary and "frames above" not in finding.advice
+
+
+def test_condition_of_a_bare_assertion_is_quoted(tmp_path: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n    assert rows > 0\n           ^^^^^^^^\nAssertionError\n'
+
+    assert "assert rows > 0 ... AssertionError" in judged(text, tmp_path).active()[0].summary
+    assert "assert rows > 0 ... AssertionError" in judged(text * 2, tmp_path).active()[0].summary
+
+
+def test_assertion_with_a_message_stays_as_it_is(tmp_path: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n    assert rows > 0, rows\nAssertionError: 0\n'
+
+    assert " ... " not in judged(text, tmp_path).active()[0].summary
