@@ -8,6 +8,7 @@ import pytest
 
 from diag.engine.engine import Engine
 from diag.engine.replay import replay
+from diag.model import Severity
 from diag.outputs.report import report
 
 EPOCHS = "".join(f"Epoch {epoch}, train loss: {3 / epoch:.4f}, val acc: 0.{60 + epoch}\n" for epoch in range(1, 9))
@@ -163,3 +164,23 @@ def test_assertion_with_a_message_stays_as_it_is(tmp_path: Path) -> None:
     text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n    assert rows > 0, rows\nAssertionError: 0\n'
 
     assert " ... " not in judged(text, tmp_path).active()[0].summary
+
+
+@pytest.mark.parametrize("before", ["", "[pod/w-1/pytorch] ", "3: ", "> "])
+def test_exception_beside_frames_without_their_indent_is_read(before: str, tmp_path: Path) -> None:
+    lines = ('    File "/job/mesh.py", line 9, in split', "        return cut(n)", "    RuntimeError: 3 devices, want 8")
+
+    found = judged("".join(f"{before}{line}\n" for line in lines), tmp_path).active()
+
+    assert [one.klass for one in found] == ["python"] and "RuntimeError: 3 devices, want 8" in found[0].summary
+
+
+def test_failure_in_chinese_words_is_shown(tmp_path: Path) -> None:
+    (finding,) = judged("🔴 训练过程中发生错误: 3 行与 4 列\n", tmp_path).active()
+
+    assert "发生错误" in finding.summary and finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize("line", ["检查完成，无错误", "没有异常", "训练第 3 步"])
+def test_chinese_words_for_no_failure_are_none(line: str, tmp_path: Path) -> None:
+    assert judged(line + "\n", tmp_path).active() == []
