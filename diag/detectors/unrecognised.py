@@ -360,6 +360,9 @@ class UnrecognisedFailureDetector(Detector):
         if not claims:
             return
         claim = min(claims, key=_order)
+        raised = next((one for one in self._claims if one.sure), claim)
+        if raised.text.startswith("KeyboardInterrupt"):
+            claim = raised  # nothing had raised an error before somebody ended it
         if claim.klass == "other" and _MISSING.search(claim.text):  # a script goes on from it; not from the last
             claim = next(one for one in reversed(claims) if _MISSING.search(one.text))
         # a program may go on from what it only printed

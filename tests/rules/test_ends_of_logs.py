@@ -184,3 +184,20 @@ def test_failure_in_chinese_words_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["检查完成，无错误", "没有异常", "训练第 3 步"])
 def test_chinese_words_for_no_failure_are_none(line: str, tmp_path: Path) -> None:
     assert judged(line + "\n", tmp_path).active() == []
+
+
+INTERRUPT = 'Traceback (most recent call last):\n  File "/job/loop.py", line 8, in wait\n    lock.acquire()\nKeyboardInterrupt\n'
+BROKEN = 'Traceback (most recent call last):\n  File "/job/loop.py", line 31, in step\n    take()\nLockTrouble: not held\n'
+
+
+def test_interrupt_comes_before_the_errors_that_it_leads_to(tmp_path: Path) -> None:
+    # several processes, each with its own
+    found = judged(EPOCHS + INTERRUPT * 2 + BROKEN * 2, tmp_path).active()
+
+    assert '"KeyboardInterrupt"' in found[0].summary
+
+
+def test_error_before_an_interrupt_is_the_root(tmp_path: Path) -> None:
+    found = judged(EPOCHS + BROKEN * 2 + INTERRUPT * 2, tmp_path).active()
+
+    assert "LockTrouble: not held" in found[0].summary
