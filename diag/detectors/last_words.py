@@ -96,7 +96,9 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     error = _why(shared, rank)
     if error:
         says = "it printed" if alone else "the output that the ranks share shows"
-        return Heard(error, f'{says}: "{_trim(_told(shared, error))}"{_handling(shared, error)}', tuple(shared))
+        return Heard(
+            error, f'{says}: "{_trim(_told(shared, error))}"{_handling(shared, error)}', tuple(shared)
+        )
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
         return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"')

@@ -61,7 +61,9 @@ class LogEndDetector(Detector):
             last += f" after {job.progress.step_words()}"
             last += f" of {job.progress.total_iterations}" if job.progress.total_iterations else ""
         quiet = logs.quiet_seconds
-        if logs.ended is not None and job.progress.log_moved_at is not None:  # steps of an unknown trainer too
+        if (
+            logs.ended is not None and job.progress.log_moved_at is not None
+        ):  # steps of an unknown trainer too
             quiet = min(quiet, logs.ended - job.progress.log_moved_at)
         if quiet >= 1.0:
             last += f", {format_seconds(quiet)} before its last line"

@@ -141,7 +141,11 @@ class _Claim:
         """With the condition of a bare assertion, or the message that begins below the exception's name."""
         if self.frames and not FRAME.match(self.frames[-1]):
             return f"{self.frames[-1].strip()} ... {self.text}"
-        return f"{self.text} {self.below[0]}" if self.sure and self.below and self.text.endswith(":") else self.text
+        return (
+            f"{self.text} {self.below[0]}"
+            if self.sure and self.below and self.text.endswith(":")
+            else self.text
+        )
 
     @property
     def is_raised(self) -> bool:
@@ -363,7 +367,9 @@ class UnrecognisedFailureDetector(Detector):
         raised = next((one for one in self._claims if one.sure), claim)
         if raised.text.startswith("KeyboardInterrupt"):
             claim = raised  # nothing had raised an error before somebody ended it
-        if claim.klass == "other" and _MISSING.search(claim.text):  # a script goes on from it; not from the last
+        if claim.klass == "other" and _MISSING.search(
+            claim.text
+        ):  # a script goes on from it; not from the last
             claim = next(one for one in reversed(claims) if _MISSING.search(one.text))
         # a program may go on from what it only printed
         passing = job.run.end_unknown and claim.klass == "other" and self._lines - claim.number > _NEAR_END

@@ -17,7 +17,9 @@ ADVICE = {
     "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
     "which step failed.",
 }
-NOTHING_ABOVE = "No rule of diag knows this line: it is the first error in the log that nothing else explains."
+NOTHING_ABOVE = (
+    "No rule of diag knows this line: it is the first error in the log that nothing else explains."
+)
 NOT_STARTED = (
     "A shell could not start it: look at its spelling, the folder in which the script was started (a relative path counts from "
     "there), its permissions, and PATH (was the environment activated that has it?)."

@@ -11,7 +11,9 @@ from diag.engine.replay import replay
 from diag.model import Severity
 from diag.outputs.report import report
 
-EPOCHS = "".join(f"Epoch {epoch}, train loss: {3 / epoch:.4f}, val acc: 0.{60 + epoch}\n" for epoch in range(1, 9))
+EPOCHS = "".join(
+    f"Epoch {epoch}, train loss: {3 / epoch:.4f}, val acc: 0.{60 + epoch}\n" for epoch in range(1, 9)
+)
 
 
 def judged(text: str, folder: Path) -> Engine:
@@ -112,7 +114,8 @@ def test_failure_of_another_program_leaves_the_file_that_does_not_parse(tmp_path
 
 
 def test_reprs_of_exceptions_are_exceptions(tmp_path: Path) -> None:
-    text = "Error in call to target 'optim.Lion':\nTypeError(\"Lion() missing 1 required positional argument: 'betas'\")\nfull_key: optim\n"
+    text = "Error in call to target 'optim.Lion':\n"
+    text += "TypeError(\"Lion() missing 1 required positional argument: 'betas'\")\nfull_key: optim\n"
 
     (finding,) = judged(EPOCHS + text, tmp_path).active()
 
@@ -120,7 +123,9 @@ def test_reprs_of_exceptions_are_exceptions(tmp_path: Path) -> None:
     assert finding.klass == "python"
 
 
-@pytest.mark.parametrize("line", ["raise ValueError('no')", "    except KeyError('x') as error:", "ValueError(3)"])
+@pytest.mark.parametrize(
+    "line", ["raise ValueError('no')", "    except KeyError('x') as error:", "ValueError(3)"]
+)
 def test_calls_in_source_are_no_exceptions(line: str, tmp_path: Path) -> None:
     assert [one for one in judged(EPOCHS + line + "\n", tmp_path).active() if one.klass == "python"] == []
 
@@ -137,7 +142,10 @@ def test_newest_event_of_a_pending_pod_is_named(tmp_path: Path) -> None:
 
 
 def test_last_command_that_a_shell_could_not_start_is_named(tmp_path: Path) -> None:
-    text = "bash: ./prepare.sh: No such file or directory\nfetched 3 files\n" * 2 + "run.sh: line 9: fastrun: command not found\n"
+    text = (
+        "bash: ./prepare.sh: No such file or directory\nfetched 3 files\n" * 2
+        + "run.sh: line 9: fastrun: command not found\n"
+    )
 
     (finding,) = judged(text, tmp_path).active()
 
@@ -154,7 +162,8 @@ def test_interrupt_that_a_trainer_reports_is_no_failure_of_the_job(tmp_path: Pat
 
 
 def test_condition_of_a_bare_assertion_is_quoted(tmp_path: Path) -> None:
-    text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n    assert rows > 0\n           ^^^^^^^^\nAssertionError\n'
+    text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n'
+    text += "    assert rows > 0\n           ^^^^^^^^\nAssertionError\n"
 
     assert "assert rows > 0 ... AssertionError" in judged(text, tmp_path).active()[0].summary
     assert "assert rows > 0 ... AssertionError" in judged(text * 2, tmp_path).active()[0].summary
@@ -168,11 +177,17 @@ def test_assertion_with_a_message_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["", "[pod/w-1/pytorch] ", "3: ", "> "])
 def test_exception_beside_frames_without_their_indent_is_read(before: str, tmp_path: Path) -> None:
-    lines = ('    File "/job/mesh.py", line 9, in split', "        return cut(n)", "    RuntimeError: 3 devices, want 8")
+    lines = (
+        '    File "/job/mesh.py", line 9, in split',
+        "        return cut(n)",
+        "    RuntimeError: 3 devices, want 8",
+    )
 
     found = judged("".join(f"{before}{line}\n" for line in lines), tmp_path).active()
 
-    assert [one.klass for one in found] == ["python"] and "RuntimeError: 3 devices, want 8" in found[0].summary
+    assert [one.klass for one in found] == ["python"] and "RuntimeError: 3 devices, want 8" in found[
+        0
+    ].summary
 
 
 def test_failure_in_chinese_words_is_shown(tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ def _held(fact: CudaOutOfMemory, holders: Holders, job: JobView) -> str:
         parts.append(f"{format_bytes(holders.hidden)} are held by processes that the message does not name")
     if holders.strange:
         strange = format_bytes(holders.strange)
-        parts.append(f"{strange} are neither free nor PyTorch's: other processes, or other libraries of this one")
+        parts.append(
+            f"{strange} are neither free nor PyTorch's: other processes, or other libraries of this one"
+        )
     if fact.allowed_bytes is not None:
         parts.append(f"the program limits itself to {format_bytes(fact.allowed_bytes)}")
     return ", ".join(parts) or "the message has no more numbers"

@@ -38,7 +38,9 @@ class Holders:
     outside: int | None  # of our own: not PyTorch's (CUDA context, NCCL, libraries)
     others: tuple[tuple[int, int], ...]  # (pid, bytes)
     hidden: int | None  # no process in the message has it: processes of other containers, or the driver's own
-    strange: int = 0  # of a message without processes: neither free nor PyTorch's, and more than a context takes
+    strange: int = (
+        0  # of a message without processes: neither free nor PyTorch's, and more than a context takes
+    )
 
     @property
     def others_bytes(self) -> int:

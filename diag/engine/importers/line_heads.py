@@ -24,7 +24,9 @@ _AHEAD = 3  # lines in which the second of a traceback's is looked for
 _IN_FRAME = re.compile(r'(.{1,160}?)  File "[^"\n]{1,400}", line \d{1,7}(?:, in |$)')
 _ENDS = re.compile(r"[A-Za-z_][\w.]{0,300}(?:: |:?$)")
 # Of a traceback whose frames lost their indent, as on web pages, it stands no further left than they.
-_NAMED = re.compile(r" {1,2}((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)(?:: .*|:?$))")
+_NAMED = re.compile(
+    r" {1,2}((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)(?:: .*|:?$))"
+)
 _SOURCE = "    "  # before a frame's line of source
 
 

@@ -54,7 +54,8 @@ _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
 # The program's own last words of a whole training; of an epoch, a fold or a job script they say nothing:
-#   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!        Pre-training is complete.        训练完成！
+#   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!
+#   Pre-training is complete.        训练完成！
 _DONE = re.compile(
     r"(?i)\W{0,12}(?:(?:TRACE|DEBUG|INFO) ?\W{1,3})?(?:(?:the |model )?(?:pre-?)?(?:training|fine-?tuning)(?: is| has| was)?(?: been)?"
     r" (?:complete[d]?|finished|done)(?: successfully)?(?: (?:in|after|at) [^a-z]{0,40}[a-z]{0,10})?"
@@ -171,7 +172,11 @@ class LogOutcome:
             self._native(at, without_quote(text), who)
         self._of_the_job(text)
         self._untroubled = 0 if _TROUBLE.search(text[:400]) else self._untroubled + 1
-        if len(text) < 300 and any(word in text for word in _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
+        if (
+            len(text) < 300
+            and any(word in text for word in _DONE_WORDS)
+            and self._untroubled > _TROUBLED_LINES
+        ):
             self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
 

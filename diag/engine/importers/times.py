@@ -50,7 +50,7 @@ def year_of(text: bytes) -> int | None:
         known.append((moment.year, moment.month, moment.day))
     for year, month, day in known:
         try:
-            apart = datetime(year, month, day) - datetime(year, int(bare[1]), int(bare[2]))  # noqa: DTZ001 - days alone
+            apart = datetime(year, month, day) - datetime(year, int(bare[1]), int(bare[2]))
         except ValueError:
             continue
         if abs(apart.days) <= _NEAR_DAYS:
@@ -98,7 +98,9 @@ class LineTimes:
 
     def _crashed(self, text: str) -> bool:
         match = _UNIX.search(text[: 2 * _MOST_CHARS].encode("ascii", "replace"))
-        return match is not None and not (self._outer or self._yearless) and self._take("unix", float(match[1]))
+        return (
+            match is not None and not (self._outer or self._yearless) and self._take("unix", float(match[1]))
+        )
 
     def _epoch(self, match: re.Match[str]) -> float | None:
         if self.at is None and match["gm"] and not self._year_is_known:
