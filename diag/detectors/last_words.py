@@ -90,13 +90,15 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     own = list(rank.tail)
     error = _why(own, rank)
     if error:
-        return Heard(error, f'it printed: "{_trim(error)}"{_handling(own, error)}', tuple(own))
+        return Heard(error, f'it printed: "{_trim(_told(own, error))}"{_handling(own, error)}', tuple(own))
     others = {line for one in (*job.ranks.values(), *job.ranks.past) if one is not rank for line in one.tail}
     shared = [line for line in job.log.tail if line not in others]
     error = _why(shared, rank)
     if error:
         says = "it printed" if alone else "the output that the ranks share shows"
-        return Heard(error, f'{says}: "{_trim(error)}"{_handling(shared, error)}', tuple(shared))
+        return Heard(
+            error, f'{says}: "{_trim(_told(shared, error))}"{_handling(shared, error)}', tuple(shared)
+        )
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
         return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"')
@@ -105,6 +107,26 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     ):
         return Heard("", "none of its output was read")
     return Heard("", "the job's output holds no exception")
+
+
+def _told(lines: Sequence[str], error: str) -> str:
+    """With the condition of a bare assertion, or the message that begins below the exception's name.
+
+    >>> _told(["    assert rows > 0", "           ^^^^^^^^", "AssertionError"], "AssertionError")
+    'assert rows > 0 ... AssertionError'
+    >>> _told(["ShapeError:", "", "rows differ", "more"], "ShapeError:"), _told(["KeyError: 1"], "KeyError: 1")
+    ('ShapeError: rows differ', 'KeyError: 1')
+    """
+    bare = PREFIX.sub("", error).strip()
+    place = next((at for at in range(len(lines) - 1, -1, -1) if lines[at] == error), 0)
+    if bare == "AssertionError":
+        above = (PREFIX.sub("", line).strip() for line in reversed(lines[max(0, place - 3) : place]))
+        source = next((line for line in above if line.strip("^~ ")), "")
+        return f"{source} ... {bare}" if source.startswith("assert") else error
+    if bare.endswith(":"):
+        below = (PREFIX.sub("", line).strip() for line in lines[place + 1 : place + 4])
+        return f"{error.rstrip()} {next(filter(None, below), '')}".rstrip()
+    return error
 
 
 def _handling(lines: Sequence[str], error: str) -> str:

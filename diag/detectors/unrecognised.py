@@ -16,10 +16,15 @@ from diag.detectors.unrecognised_words import (
     ASKED,
     INTERRUPTED,
     KILLED,
+    LONGEST,
+    NOT_STARTED,
+    NOTHING_ABOVE,
     OF_PEER,
     PEER,
     REPORTED,
     WEAK,
+    short,
+    signal_name,
 )
 from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import Message, message_of
@@ -39,7 +44,6 @@ from diag.state.view import JobView
 
 _MOST_CLAIMS, _MOST_RANKS = 64, 4096
 _ABOVE = 12
-_LONGEST = 300
 _BELOW = 5
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 _NEAR_END = 3  # lines: what a program says last. Ours.
@@ -59,6 +63,11 @@ _NAMED = re.compile(
 )
 # The same as a module's, whose name is its own:   http.client.IncompleteRead: IncompleteRead(4835 bytes read, 5405 more expected)
 _OF_MODULE = re.compile(r"((?:[a-z_]\w{0,100}\.){1,12}[A-Z]\w{0,100})(?:: (.*)|:$)")
+# A line that is an exception's repr, as Hydra 1.1-1.3 prints the cause of what it could not instantiate:
+#   TypeError("Adam.__init__() missing 1 required positional argument: 'params'")
+_REPR = re.compile(
+    r"\s{0,12}((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception))\((?:'[^\n]{3,2000}'|\"[^\n]{3,2000}\"),?\)$"
+)
 # A line of source, as warnings quote it:   torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)
 _SOURCE = re.compile(
     r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$"
@@ -92,6 +101,7 @@ _OTHER = re.compile(
     r"\S{1,200}: (?:line \d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied|not found)$"
     r"|(?:[\w./+-]{1,80}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
 )
+_MISSING = re.compile(r": (?:command not found|No such file or directory|Permission denied|not found)$")
 # torch 1.10-2.13, the launcher's table of failures; kernel, in a log of the node:
 _SIGNALLED = re.compile(r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bsegfault at [0-9a-f]{1,16} ip ")
 # Who started a program reports that it failed, and no more (CPython 3.8-3.14 subprocess; GNU make 4):
@@ -105,6 +115,7 @@ _FAILING = re.compile(
     r"(?i)(?<!\bno )(?<!\b0 )\b(?:fail(?:ed|ure|s|ing)?|errors?|denied|refused|unreachable|timed? ?out|cannot|can't|could not"
     r"|unable|not (?:found|permitted|supported|available|known)|no such|no devices|mismatch(?:ed)?|lost|killed|out of memory"
     r"|corrupt(?:ed)?|invalid|illegal|unsupported|unknown|abort(?:ed|ing)?|crash(?:ed)?|panic|exceed(?:s|ed)|insufficient)\b"
+    r"|(?<!无)(?<!没有)(?:错误|异常|失败|报错|崩溃)|无法|未找到|不存在|拒绝"
 )
 _FEW_LINES = 20
 _KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
@@ -127,6 +138,17 @@ class _Claim:
     below: list[str] = field(default_factory=list)  # lines that follow: an exception's message may go on
 
     @property
+    def said(self) -> str:
+        """With the condition of a bare assertion, or the message that begins below the exception's name."""
+        if self.frames and not FRAME.match(self.frames[-1]):
+            return f"{self.frames[-1].strip()} ... {self.text}"
+        return (
+            f"{self.text} {self.below[0]}"
+            if self.sure and self.below and self.text.endswith(":")
+            else self.text
+        )
+
+    @property
     def is_raised(self) -> bool:
         return self.klass == "python" and self.sure and not self.wrapper
 
@@ -138,6 +160,7 @@ class _Open:
     frames: list[str]
     left: int = 0
     ignored: bool = False
+    source: str = ""  # the last line of it that was quoted
     direct: _Claim | None = None  # the exception that this one was raised from
 
 
@@ -221,7 +244,7 @@ class UnrecognisedFailureDetector(Detector):
         ):
             self._last = None
         elif any(letter.isalnum() for letter in text):  # more than the brackets that close a notebook's JSON
-            claim.below.append(text[:_LONGEST])
+            claim.below.append(text[:LONGEST])
 
     def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
         """An excerpt may begin below the frames of what this sentence speaks of."""
@@ -237,19 +260,16 @@ class UnrecognisedFailureDetector(Detector):
         chained = any(_DIRECT in line for line in before)
         last = next((claim for claim in reversed(self._claims) if claim.rank == rank and claim.sure), None)
         ignored = bool(before) and NOT_ITS_END.search(before[-1]) is not None
-        self._open[rank] = _Open([], 0, ignored, last if chained else None)
+        self._open[rank] = _Open([], 0, ignored, direct=last if chained else None)
 
     def _ends_traceback(self, at: float, fact: LogLine, text: str, uncaught: bool) -> bool:
         """Whether the line is a traceback's; its exception becomes a claim."""
         traceback = self._open.get(fact.rank)
         if traceback is None or not traceback.left or text[:1].isspace() or not text:
-            if (
-                traceback is not None
-                and traceback.frames
-                and FRAME.match(traceback.frames[-1])
-                and text.strip()
-            ):
-                traceback.frames.append(text)
+            if traceback is not None and text.strip(" ^~"):
+                traceback.source = text.strip()
+                if traceback.frames and FRAME.match(traceback.frames[-1]):
+                    traceback.frames.append(text)
             return traceback is not None and bool(text[:1].isspace())
         match = _RAISED.match(text)
         if match is None:
@@ -260,14 +280,18 @@ class UnrecognisedFailureDetector(Detector):
             root = traceback.direct
             if root is not None and not root.wrapper:
                 return True  # raised from one that is a claim already
-            self._add(at, fact, "python", text, match[1], sure=True, frames=tuple(traceback.frames))
+            frames = tuple(traceback.frames)
+            if match[1] == "AssertionError" and not match[2] and traceback.source.startswith("assert"):
+                frames = tuple(line for line in frames if line.strip() != traceback.source)
+                frames += (f"    {traceback.source}",)  # the condition is all that it says
+            self._add(at, fact, "python", text, match[1], sure=True, frames=frames)
         return True
 
     def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
         if "NCCL WARN " in fact.text:
             self._add(at, fact, "accelerator", fact.text)
         if match := ASKED_TO_END.search(text[:300]):
-            self._add(at, fact, "scheduler", text, asked=_signal(match))
+            self._add(at, fact, "scheduler", text, asked=signal_name(match))
             return
         if level in ("INFO", "DEBUG", "WARNING"):
             if level == "WARNING" and self._is_weak(text):
@@ -278,6 +302,8 @@ class UnrecognisedFailureDetector(Detector):
             bare = behind
         if match := _NAMED.match(bare) or (_OF_MODULE.match(bare) if self._lines <= _FEW_LINES else None):
             self._add(at, fact, "python", bare, match[1], sure=uncaught)
+        elif match := _REPR.match(text):
+            self._add(at, fact, "python", text.strip(), match[1])
         elif NATIVE.search(text) or _SIGNALLED.search(text):
             self._add(at, fact, "native", text)
         else:
@@ -308,6 +334,8 @@ class UnrecognisedFailureDetector(Detector):
         weak: bool = False,
         asked: str = "",
     ) -> None:
+        if "FailedScheduling" in text:  # the newest event tells what the pod waits for now
+            self._claims = [claim for claim in self._claims if "FailedScheduling" not in claim.text]
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
                 wrapper
@@ -340,6 +368,13 @@ class UnrecognisedFailureDetector(Detector):
         if not claims:
             return
         claim = min(claims, key=_order)
+        raised = next((one for one in self._claims if one.sure), claim)
+        if raised.text.startswith("KeyboardInterrupt"):
+            claim = raised  # nothing had raised an error before somebody ended it
+        if claim.klass == "other" and _MISSING.search(
+            claim.text
+        ):  # a script goes on from it; not from the last
+            claim = next(one for one in reversed(claims) if _MISSING.search(one.text))
         # a program may go on from what it only printed
         passing = job.run.end_unknown and claim.klass == "other" and self._lines - claim.number > _NEAR_END
         passing = passing or claim.weak
@@ -352,7 +387,7 @@ class UnrecognisedFailureDetector(Detector):
             subject=JOB,
             severity=Severity.INFO if passing else Severity.CRITICAL,
             confidence=Confidence.MEDIUM if claim.sure else Confidence.LOW,
-            summary=f'{who}"{_short(claim.text)}"{where}; {why}',
+            summary=f'{who}"{short(claim.said)}"{where}; {why}',
             advice=_advice(claim),
             since=claim.at,
             klass=claim.klass,
@@ -370,16 +405,22 @@ class UnrecognisedFailureDetector(Detector):
 
 
 def _advice(claim: _Claim) -> str:
-    if claim.wrapper and "KeyboardInterrupt" in (claim.type or claim.text[:200]):
-        return INTERRUPTED
     if claim.asked:
         return ASKED
+    if claim.wrapper and "KeyboardInterrupt" in (claim.type or claim.text[:200]):
+        return INTERRUPTED
     if claim.klass == "accelerator" and PEER.search(claim.text):
         return OF_PEER
     if "(SIGKILL) received by PID" in claim.text:
         return KILLED
     known = remedy([*claim.frames, claim.text, *claim.below], claim.text, general=not claim.wrapper)
-    return known or (REPORTED if claim.wrapper else WEAK if claim.weak else ADVICE[claim.klass])
+    if known or claim.wrapper or claim.weak:
+        return known or (REPORTED if claim.wrapper else WEAK)
+    if claim.klass == "other" and _MISSING.search(claim.text):
+        return NOT_STARTED
+    if claim.klass == "other" and claim.number == 1:
+        return NOTHING_ABOVE
+    return ADVICE[claim.klass]
 
 
 def _order(claim: _Claim) -> tuple[bool, int, int]:
@@ -390,14 +431,6 @@ def _order(claim: _Claim) -> tuple[bool, int, int]:
     return (claim.wrapper, 0 if claim.sure else 5 if claim.asked else kinds[claim.klass], claim.number)
 
 
-def _signal(match: re.Match[str]) -> str:
-    return (
-        match[1].upper()
-        if match[1]
-        else {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM"}[match[2] or match[3]]
-    )
-
-
 def _own_frame(frames: tuple[str, ...]) -> str:
     """`data.py:33 in encode` of the innermost frame that is the program's own; "" where there is none."""
     for line in reversed(frames):
@@ -406,8 +439,3 @@ def _own_frame(frames: tuple[str, ...]) -> str:
             name = re.split(r"[/\\]", match[1])[-1]
             return f"{name}:{match[2]}" + (f" in {match[3]}" if match[3] else "")
     return ""
-
-
-def _short(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+LONGEST = 300
 ADVICE = {
     "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
     "Search for the message with the library's version beside it.",
@@ -16,6 +17,13 @@ ADVICE = {
     "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
     "which step failed.",
 }
+NOTHING_ABOVE = (
+    "No rule of diag knows this line: it is the first error in the log that nothing else explains."
+)
+NOT_STARTED = (
+    "A shell could not start it: look at its spelling, the folder in which the script was started (a relative path counts from "
+    "there), its permissions, and PATH (was the environment activated that has it?)."
+)
 # torch's table, of a process that nothing of its own ended:
 KILLED = (
     'Most often the kernel\'s OOM killer: `dmesg -T | grep -i "killed process"` on that node, `kubectl describe pod` (OOMKilled), '
@@ -49,3 +57,15 @@ WEAK = (
     "No rule of diag knows this line, the first of these few with a word of failure: give the lines above it, or the whole log. "
     "`diag explain` knows errno names, Xid numbers, results of NCCL and variables."
 )
+
+
+def signal_name(match: re.Match[str]) -> str:
+    """Of a line by which a process says that it was told to end."""
+    names = {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM", "keyboardinterrupt": "SIGINT"}
+    word = (match[1] or match[2] or match[3]).lower()
+    return names.get(word, word.upper())
+
+
+def short(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."

@@ -44,8 +44,10 @@ BY_SCHEDULER = re.compile(
 )
 # A process says which signal it was sent: nothing in it failed (Lightning 2, DeepSpeed 0.10, torch 1.9-2.13, gunicorn):
 #   [rank: 2] Received SIGTERM: 15        Received 15 death signal, shutting down workers       Got signal 15, exiting
+#   Detected KeyboardInterrupt, attempting graceful shutdown ...
 ASKED_TO_END = re.compile(
-    r"(?i)\b(?:received|receiving|got|caught)(?: an?| the)?[ :]{1,2}(?:(?:signal[ :=(]{1,3})?(sigterm|sigint|sighup|sigquit|sigxcpu)\b"
+    r"(?i)\b(?:received|receiving|got|caught|detected)(?: an?| the)?[ :]{1,2}"
+    r"(?:(?:signal[ :=(]{1,3})?(sigterm|sigint|sighup|sigquit|sigxcpu|keyboardinterrupt)\b"
     r"|signal[ :=]{1,3}(15|2|1)\b|(15|2|1) (?:death |termination )?signal\b)"
 )
 SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,

@@ -8,9 +8,12 @@ import pytest
 
 from diag.engine.engine import Engine
 from diag.engine.replay import replay
+from diag.model import Severity
 from diag.outputs.report import report
 
-EPOCHS = "".join(f"Epoch {epoch}, train loss: {3 / epoch:.4f}, val acc: 0.{60 + epoch}\n" for epoch in range(1, 9))
+EPOCHS = "".join(
+    f"Epoch {epoch}, train loss: {3 / epoch:.4f}, val acc: 0.{60 + epoch}\n" for epoch in range(1, 9)
+)
 
 
 def judged(text: str, folder: Path) -> Engine:
@@ -105,3 +108,111 @@ def test_failure_of_another_program_leaves_the_file_that_does_not_parse(tmp_path
     found = judged(UNPARSED + LATER.replace("prepare", "train"), tmp_path).active()
 
     assert "syntax_error" in {finding.cause for finding in found}
+
+
+# --- what ended it, by its form
+
+
+def test_reprs_of_exceptions_are_exceptions(tmp_path: Path) -> None:
+    text = "Error in call to target 'optim.Lion':\n"
+    text += "TypeError(\"Lion() missing 1 required positional argument: 'betas'\")\nfull_key: optim\n"
+
+    (finding,) = judged(EPOCHS + text, tmp_path).active()
+
+    assert "missing 1 required positional argument: 'betas'" in finding.summary
+    assert finding.klass == "python"
+
+
+@pytest.mark.parametrize(
+    "line", ["raise ValueError('no')", "    except KeyError('x') as error:", "ValueError(3)"]
+)
+def test_calls_in_source_are_no_exceptions(line: str, tmp_path: Path) -> None:
+    assert [one for one in judged(EPOCHS + line + "\n", tmp_path).active() if one.klass == "python"] == []
+
+
+def test_newest_event_of_a_pending_pod_is_named(tmp_path: Path) -> None:
+    events = """Events:
+  Warning  FailedScheduling  9m  default-scheduler  0/4 nodes are available: waiting for a volume to be made.
+  Warning  FailedScheduling  2m  default-scheduler  0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector.
+"""
+
+    (finding,) = judged(events, tmp_path).active()
+
+    assert "node affinity/selector" in finding.summary
+
+
+def test_last_command_that_a_shell_could_not_start_is_named(tmp_path: Path) -> None:
+    text = (
+        "bash: ./prepare.sh: No such file or directory\nfetched 3 files\n" * 2
+        + "run.sh: line 9: fastrun: command not found\n"
+    )
+
+    (finding,) = judged(text, tmp_path).active()
+
+    assert "fastrun: command not found" in finding.summary
+    assert "first error" not in finding.advice
+
+
+def test_interrupt_that_a_trainer_reports_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    text = "trainer/call.py:54: UserWarning: Detected KeyboardInterrupt, attempting graceful shutdown...\n"
+
+    (finding,) = judged(EPOCHS + text, tmp_path).active()
+
+    assert "told to end by SIGINT" in finding.summary and "frames above" not in finding.advice
+
+
+def test_condition_of_a_bare_assertion_is_quoted(tmp_path: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n'
+    text += "    assert rows > 0\n           ^^^^^^^^\nAssertionError\n"
+
+    assert "assert rows > 0 ... AssertionError" in judged(text, tmp_path).active()[0].summary
+    assert "assert rows > 0 ... AssertionError" in judged(text * 2, tmp_path).active()[0].summary
+
+
+def test_assertion_with_a_message_stays_as_it_is(tmp_path: Path) -> None:
+    text = 'Traceback (most recent call last):\n  File "/job/data.py", line 9, in rows\n    assert rows > 0, rows\nAssertionError: 0\n'
+
+    assert " ... " not in judged(text, tmp_path).active()[0].summary
+
+
+@pytest.mark.parametrize("before", ["", "[pod/w-1/pytorch] ", "3: ", "> "])
+def test_exception_beside_frames_without_their_indent_is_read(before: str, tmp_path: Path) -> None:
+    lines = (
+        '    File "/job/mesh.py", line 9, in split',
+        "        return cut(n)",
+        "    RuntimeError: 3 devices, want 8",
+    )
+
+    found = judged("".join(f"{before}{line}\n" for line in lines), tmp_path).active()
+
+    assert [one.klass for one in found] == ["python"] and "RuntimeError: 3 devices, want 8" in found[
+        0
+    ].summary
+
+
+def test_failure_in_chinese_words_is_shown(tmp_path: Path) -> None:
+    (finding,) = judged("🔴 训练过程中发生错误: 3 行与 4 列\n", tmp_path).active()
+
+    assert "发生错误" in finding.summary and finding.severity is Severity.INFO
+
+
+@pytest.mark.parametrize("line", ["检查完成，无错误", "没有异常", "训练第 3 步"])
+def test_chinese_words_for_no_failure_are_none(line: str, tmp_path: Path) -> None:
+    assert judged(line + "\n", tmp_path).active() == []
+
+
+INTERRUPT = 'Traceback (most recent call last):\n  File "/job/loop.py", line 8, in wait\n    lock.acquire()\nKeyboardInterrupt\n'
+BROKEN = 'Traceback (most recent call last):\n  File "/job/loop.py", line 31, in step\n    take()\nLockTrouble: not held\n'
+
+
+def test_interrupt_comes_before_the_errors_that_it_leads_to(tmp_path: Path) -> None:
+    # several processes, each with its own
+    found = judged(EPOCHS + INTERRUPT * 2 + BROKEN * 2, tmp_path).active()
+
+    assert '"KeyboardInterrupt"' in found[0].summary
+
+
+def test_error_before_an_interrupt_is_the_root(tmp_path: Path) -> None:
+    found = judged(EPOCHS + BROKEN * 2 + INTERRUPT * 2, tmp_path).active()
+
+    assert "LockTrouble: not held" in found[0].summary

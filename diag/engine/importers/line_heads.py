@@ -23,6 +23,10 @@ _STRANGERS = 12  # lines without it that may be between two that have it
 _AHEAD = 3  # lines in which the second of a traceback's is looked for
 _IN_FRAME = re.compile(r'(.{1,160}?)  File "[^"\n]{1,400}", line \d{1,7}(?:, in |$)')
 _ENDS = re.compile(r"[A-Za-z_][\w.]{0,300}(?:: |:?$)")
+# Of a traceback whose frames lost their indent, as on web pages, it stands no further left than they.
+_NAMED = re.compile(
+    r" {1,2}((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit)(?:: .*|:?$))"
+)
 _SOURCE = "    "  # before a frame's line of source
 
 
@@ -59,6 +63,9 @@ class LineHeads:
         if not match[0].strip() and rest[:1].strip() and not rest.startswith(_HEADER):
             self._head = None  # blanks are before other lines too, as those of torch's table: the exception is the last
             return kept + rest if _ENDS.match(rest) else text
+        if not match[0].strip() and (named := _NAMED.match(rest)):
+            self._head = None
+            return kept + named[1]
         return kept + rest
 
     def _opened(self, message: str, ahead: Sequence[list[Any]]) -> re.Pattern[str] | None:

@@ -18,8 +18,8 @@ from diag.engine.importers.attempts import Attempts, Before
 from diag.engine.importers.files import rank_of_log
 from diag.engine.importers.line_heads import LineHeads
 from diag.engine.importers.log_outcome import LogOutcome
-from diag.engine.importers.notebook import NotebookErrors
 from diag.engine.importers.log_reader import log_records, merged
+from diag.engine.importers.notebook import NotebookErrors
 from diag.engine.importers.policy import LOG
 from diag.engine.importers.pyspy_text import holds_dump, processes_of_text
 from diag.engine.importers.readable import Head, why_unusable

@@ -54,7 +54,8 @@ _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
 # The program's own last words of a whole training; of an epoch, a fold or a job script they say nothing:
-#   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!        Pre-training is complete.        训练完成！
+#   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!
+#   Pre-training is complete.        训练完成！
 _DONE = re.compile(
     r"(?i)\W{0,12}(?:(?:TRACE|DEBUG|INFO) ?\W{1,3})?(?:(?:the |model )?(?:pre-?)?(?:training|fine-?tuning)(?: is| has| was)?(?: been)?"
     r" (?:complete[d]?|finished|done)(?: successfully)?(?: (?:in|after|at) [^a-z]{0,40}[a-z]{0,10})?"

@@ -50,7 +50,7 @@ def year_of(text: bytes) -> int | None:
         known.append((moment.year, moment.month, moment.day))
     for year, month, day in known:
         try:
-            apart = datetime(year, month, day) - datetime(year, int(bare[1]), int(bare[2]))  # noqa: DTZ001 - days alone
+            apart = datetime(year, month, day) - datetime(year, int(bare[1]), int(bare[2]))
         except ValueError:
             continue
         if abs(apart.days) <= _NEAR_DAYS:

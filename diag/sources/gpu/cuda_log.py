@@ -65,7 +65,8 @@ _EITHER = "|".join(map(re.escape, _WORDS))
 #   ... Check failed: e == cudaSuccess || e == cudaErrorCudartUnloading: CUDA: out of memory
 #   cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory
 _ERROR = re.compile(
-    rf"(?:CUDA (?:driver )?[Ee]rror: |: CUDA: |\bcudaError[A-Z]\w{{2,60}}: |Triton Error \[CUDA\]: |torch\.cuda\.CudaError: |Cuda failure (?:\d{{1,4}} )?')({_EITHER})"
+    rf"(?:CUDA (?:driver )?[Ee]rror: |: CUDA: |\bcudaError[A-Z]\w{{2,60}}: "
+    rf"|Triton Error \[CUDA\]: |torch\.cuda\.CudaError: |Cuda failure (?:\d{{1,4}} )?')({_EITHER})"
 )
 # torch: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`
 #        RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED

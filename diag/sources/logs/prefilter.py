@@ -24,8 +24,9 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *line_forms.WORDS, *cuda_log.WORDS,
     "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
     "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
-    "raining co", "raining fi", "raining do", "raining is", "raining has", "raining was", "Training C", "Training F", "TRAINING C", "TRAINING F", "TRAINING D", "inished tr",
-    "inished Tr", "inished pre", "ompleted tr", "tuning co", "tuning fi", "inal model saved", "inal weights saved", "inal checkpoint saved", "训练完成", "训练结束", "训练已",
+    "raining co", "raining fi", "raining do", "raining is", "raining has", "raining was", "Training C", "Training F",
+    "TRAINING C", "TRAINING F", "TRAINING D", "inished tr", "inished Tr", "inished pre", "ompleted tr", "tuning co", "tuning fi",
+    "inal model saved", "inal weights saved", "inal checkpoint saved", "训练完成", "训练结束", "训练已",
     "ray::", "ray/_private", " nan", "=nan", ":nan", "(nan", "NaN",
 )))  # fmt: skip
 # And one of these in each that shows an error; the lines around it are read with it.
