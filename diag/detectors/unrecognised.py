@@ -52,7 +52,7 @@ _STRANGERS = 8  # lines of others that may be between a frame and its exception
 _MAY = re.compile(
     r"rror|received by PID|nccl|segfault|xception|Interrupt|Exit"
     r"|Traceback|File \"|ERROR|FATAL|CRITICAL|WARN|Fatal|fatal|illed|fault|bort|Assertion"
-    r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|CANCELLED|Failed|EVICTED|Command '"
+    r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|unbound|not set$|CANCELLED|Failed|EVICTED|Command '"
     r"|[A-Za-z_.]{3,80}: |(?:eceiv|ot |aught ).{0,30}(?:SIG|ignal)"
 )
 _CLASS = r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}"
@@ -98,12 +98,17 @@ _ACCELERATOR = re.compile(
 # bash 4-5, dash; argparse; what compilers, linkers and most commands print:
 #   train.sh: line 12: torchrun: command not found      train.py: error: unrecognized arguments: --lora_rnak 8
 _OTHER = re.compile(
-    r"\S{1,200}: (?:line \d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied|not found)$"
+    r"\S{1,200}: (?:(?:line )?\d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied"
+    r"|not found|unbound variable|parameter not set)$"
     r"|(?:[\w./+-]{1,80}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
 )
 _MISSING = re.compile(r": (?:command not found|No such file or directory|Permission denied|not found)$")
 # torch 1.10-2.13, the launcher's table of failures; kernel, in a log of the node:
-_SIGNALLED = re.compile(r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bsegfault at [0-9a-f]{1,16} ip ")
+#   Program received signal SIGSEGV: Segmentation fault - invalid memory reference.    (gfortran 8-14; Intel: forrtl: severe (174))
+_SIGNALLED = re.compile(
+    r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bsegfault at [0-9a-f]{1,16} ip "
+    r"|^Program received signal SIG|^forrtl: severe|\*\*\* Process received signal \*\*\*"
+)
 # Who started a program reports that it failed, and no more (CPython 3.8-3.14 subprocess; GNU make 4):
 #   Command '['flower-simulation', '--app', '.']' returned non-zero exit status 1.       make: *** [Makefile:12: train] Error 1
 _EXITED = re.compile(

@@ -33,6 +33,13 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "{file}", line {line}, i
             "accelerator",
         ),  # NCCL 2.18
         ("bash: torchrun: command not found", "other"),  # bash 5.2
+        ("run.sh: line 23: DATA_ROOT: unbound variable", "other"),  # bash 5.2, set -u
+        ("run.sh: 23: DATA_ROOT: parameter not set", "other"),  # dash 0.5
+        (
+            "Program received signal SIGSEGV: Segmentation fault - invalid memory reference.",
+            "native",
+        ),  # gfortran 12
+        ("forrtl: severe (174): SIGSEGV, segmentation fault occurred", "native"),  # Intel Fortran 2021
         ("gcc: fatal error: no input files", "other"),  # GCC 12
         ("Command '['python', 'train.py']' returned non-zero exit status 1.", "other"),  # CPython 3.11
         ("make: *** [Makefile:12: train] Error 1", "other"),  # GNU make 4.3
