@@ -244,8 +244,8 @@ class AsyncTask:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A file that a variable names and that holds a process's number. `state` of that process: gone, replaced (another one
-    has the number since), lives or unknown; `older`: the file is older than the rank."""
+    """A small file that a variable names. `state` of the process whose number it holds: gone, replaced (another one has the
+    number since), lives or unknown; unnumbered where it holds none (`pid` is 0). `older`: the file is older than the rank."""
 
     path: str
     age_seconds: float
