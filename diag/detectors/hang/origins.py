@@ -26,6 +26,14 @@ _SAYS = {
     "process": "what each process has of its own",
     "rank": "",  # the text names the rank
 }
+# Of a head that asks for it itself.
+_DECIDES = {
+    "hash": "hash() or id(), which come to another number in each process",
+    "random": "a draw from a generator that the whole process shares",
+    "clock": "the clock, which each rank looks at when it comes there",
+    "data": "a number that each rank has from what it computed itself",
+    "file": "what each rank finds when it looks there",
+}
 ADVICE = {
     "unordered": (
         "The order of a set of texts is that of their hashes, which each process makes anew: go over `sorted(...)` of it, or "
@@ -75,7 +83,7 @@ class _Way:
 
 def with_origin(verdict: Verdict, job: JobView) -> Verdict:
     """As far as the program's text was read."""
-    asked = verdict.asked or _of_rounds(verdict, job) or _of_order(verdict, job)
+    asked = _of_rounds(verdict, job) or verdict.asked or _of_order(verdict, job)
     if asked is None:
         return verdict
     ways = [way for way in _ways(asked, verdict, job) if not way.alike and _tells(way)]
@@ -213,12 +221,12 @@ def _apart(name: str, texts: Mapping[int, str]) -> str:
 
 
 def _tells(way: _Way) -> bool:
-    """More than the head itself, which is shown already."""
+    """More than the head itself, which is shown already, or what that is."""
     if way.kind == "parameter":
         return False
     if way.kind == "counted":
         return way.links[-1].kind == "changes"
-    return bool(way.links)
+    return bool(way.links) or way.kind in _DECIDES
 
 
 # --- in words
@@ -232,13 +240,15 @@ def _words(way: _Way, place: ProgramPlace, verdict: Verdict, cwd: str) -> str:
     if len(links) > _MOST_LINKS:
         links = [links[0], *links[-_MOST_LINKS + 1 :]]
     parts = [text for link in links if (text := _link(link, cwd)) not in verdict.words]
+    blocks = (*place.inside, *(leave.under for leave in place.leaves))
+    head = next((head_of(one, place.file, cwd) for one in blocks if one.line == way.head), "")
+    at = f"at {head}, " if head and head not in verdict.words else ""
+    if not way.links and not also:
+        return f"{at}decided by {_DECIDES[way.kind]}"
     if not parts:
         return ""
     said = f": {_SAYS[way.kind]}" if _SAYS[way.kind] else ""
     said += "".join(f", and {_link(link, cwd)}" for link in also)
-    blocks = (*place.inside, *(leave.under for leave in place.leaves))
-    head = next((head_of(one, place.file, cwd) for one in blocks if one.line == way.head), "")
-    at = f"at {head}, " if head and head not in verdict.words else ""
     text = f"{at}where {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{said}"
     return f"{text} ({way.apart})" if way.apart and way.apart not in verdict.words else text
 

@@ -90,7 +90,8 @@ def _of_call(call: ast.Call) -> Iterator[str]:
         "clock": called in _CLOCKS,
         "process": called in _PROCESS,
         "file": bool(dot) and name in _LOOKS,
-        "data": (bool(dot) and name == "item") or (called in ("int", "float", "bool") and reduced),
+        "data": (bool(dot) and name in ("item", "isnan", "isinf", "isfinite"))
+        or (called in ("int", "float", "bool") and reduced),
     }
     return (kind for kind, is_one in found.items() if is_one)
 

@@ -76,13 +76,14 @@ class Guard:
 
 @dataclass(eq=False)
 class Function:
-    """Or a module's own code. `shared`: the names that a collective has written; `agrees`: it makes such a call itself."""
+    """Or a module's own code. `shared`: the names that a collective writes, and from which line on; `agrees`: it makes such a
+    call itself."""
 
     text: Text
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
     owner: str = ""
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
-    shared: set[str] = field(default_factory=set)
+    shared: dict[str, int] = field(default_factory=dict)
     agrees: bool = False
 
     @property
@@ -92,6 +93,10 @@ class Function:
     @property
     def last(self) -> int:
         return getattr(self.node, "end_lineno", 0)
+
+    def shared_at(self, node: ast.expr) -> set[str]:
+        """By a call before it."""
+        return {name for name, line in self.shared.items() if line < node.lineno}
 
     @property
     def modules(self) -> Collection[str]:
@@ -157,7 +162,9 @@ class Text:
                 self._heads.setdefault(child.lineno, child)
                 self._bind(child, scope)
             if isinstance(child, ast.Call) and agrees(child):
-                scope.shared |= {one.id for one in child.args[:1] if isinstance(one, ast.Name)}
+                for one in child.args[:1]:
+                    if isinstance(one, ast.Name):
+                        scope.shared.setdefault(one.id, child.lineno)
             self._walk(child, inner, inside)
 
     def _bind(self, one: ast.stmt, scope: Function) -> None:

@@ -201,7 +201,7 @@ class _Slice:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             return
-        kinds = list(kinds_of(node, scope.shared))
+        kinds = list(kinds_of(node, scope.shared_at(node)))
         yield from ((kind, links) for kind in kinds)
         if len(links) < MOST_LINKS and not {*kinds} & {*_ENDS}:
             for atom in _atoms(node, lambda call: self._function_of(call, scope)):
@@ -234,7 +234,7 @@ class _Slice:
 
     def _named(self, node: ast.expr, scope: Function, links: Links, *, own: bool) -> Iterator[Found]:
         name = ast.unparse(node)
-        if isinstance(node, ast.Name) and (name in scope.shared or name in scope.modules):
+        if isinstance(node, ast.Name) and (name in scope.shared_at(node) or name in scope.modules):
             return  # ranks have agreed on it
         if isinstance(node, ast.Name) and name in scope.parameters and name not in scope.bindings:
             if own:
