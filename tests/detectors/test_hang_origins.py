@@ -111,6 +111,13 @@ def test_order_of_a_set_is_told_of_ranks_in_one_loop_over_it(path: Path) -> None
     assert "go over `sorted(...)` of it" in found.advice
 
 
+def test_set_of_numbers_has_one_order_everywhere(path: Path) -> None:
+    values = {0: {"train": {"mix.names": "{3, 5, ... 9 items}"}}}
+    found = called(path, {0: ("names",), 1: ("names",)}, values)
+
+    assert "set(TASKS)" not in found.summary and "sorted(...)" not in found.advice
+
+
 def test_sorted_set_is_not_told(path: Path) -> None:
     path.write_text(TEXT.replace("in mix.names:", "in sorted(mix.names):"))
     found = called(path, {0: ("names",), 1: ("names",)}, {})

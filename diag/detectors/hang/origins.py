@@ -3,6 +3,7 @@ shown to one that need not come to the same on all ranks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -66,6 +67,7 @@ _OUTWARDS = 2
 _MOST_RANKS = 16
 _MOST_LINKS, _LONGEST = 3, 100
 _CALLERS = 2  # whose arguments are followed
+_NUMBERS = re.compile(r"(?:frozenset\()?\{-?\d[^'\"<]*$")
 Values = Mapping[int, Mapping[str, str]]
 
 
@@ -188,6 +190,8 @@ def _judged(head: int, origin: Origin, frame: Frame, ranks: Sequence[RankView], 
     kind, links = origin.kind, origin.links
     values: Values = {rank.rank: _values(rank, frame, job) for rank in ranks}
     apart = ""
+    if kind == "unordered" and any(_has_numbers(known.get(links[0].name, "")) for known in values.values()):
+        return _Way(head, kind, links, alike=True)
     for link in links:
         texts = {rank: known[link.name] for rank, known in values.items() if link.name in known}
         plain = not any(text.startswith("<") or "..." in text or text == "***" for text in texts.values())
@@ -198,6 +202,11 @@ def _judged(head: int, origin: Origin, frame: Frame, ranks: Sequence[RankView], 
         if len({*texts.values()}) > 1 and plain and not apart:
             apart = _apart(link.name, texts)
     return _Way(head, kind, links, apart)
+
+
+def _has_numbers(text: str) -> bool:
+    """Of a set that was read: numbers have the same hash in each process."""
+    return bool(_NUMBERS.match(text))
 
 
 def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
