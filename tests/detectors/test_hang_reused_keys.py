@@ -36,13 +36,13 @@ train(Gate(), 9)  # top
 """
 
 
-def told(tmp_path: Path, text: str = TEXT) -> Finding:
+def told(tmp_path: Path, text: str = TEXT, function: str = "Gate.wait") -> Finding:
     path = tmp_path / "train.py"
     path.write_text(text)
     lines = [
         f"<module> {path}:{line_of(text, 'top')}",
         f"train {path}:{line_of(text, 'train')}",
-        f"Gate.wait {path}:{line_of(text, 'wait')}",
+        f"{function} {path}:{line_of(text, 'wait')}",
     ]
     stacks = dict.fromkeys(range(2), lines)
     story = steady()
@@ -91,3 +91,35 @@ def test_key_of_each_round_and_one_that_is_set_back_are_not_named(tmp_path: Path
     found = told(tmp_path, TEXT.replace(old, new))
 
     assert "the same counter" not in found.summary and "not set back" not in found.advice
+
+
+NAMED = """
+def wait(cfg):
+    path = f"cache/{fingerprint(cfg)}.npy"
+    while not os.path.exists(path):
+        time.sleep(0.1)  # wait
+
+
+def fingerprint(cfg):
+    return hash(cfg) % 1000
+
+
+def train(gate, epochs):
+    wait("validate")  # train
+
+
+train(Gate(), 9)  # top
+"""
+
+
+def test_name_that_is_made_of_a_hash_is_told_as_another_one_in_each_process(tmp_path: Path) -> None:
+    found = told(tmp_path, NAMED, "wait")
+
+    assert "hash() and id() come to another number in each process" in found.summary
+    assert found.advice.startswith("Use a digest that is the same everywhere")
+
+
+def test_name_that_is_made_of_what_all_have_is_not(tmp_path: Path) -> None:
+    found = told(tmp_path, NAMED.replace("hash(cfg) % 1000", "zlib.crc32(cfg)"), "wait")
+
+    assert "hash()" not in found.summary and "digest" not in found.advice

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.partings import OF_RANK, head_of, path_of
+from diag.detectors.hang.reasons import loop_at
 from diag.detectors.hang.rounds import loop_that_differs
 from diag.detectors.hang.verdict import Asked, Verdict
 from diag.model.observations import Frame, Link, Origin, ProgramPlace
@@ -62,6 +63,7 @@ _ADVICE_FILTERED = (
     "out, or cut all to the smallest number (all_reduce with MIN), or use join()."
 )
 _OF_ORDER = ("unordered", "hash", "random")
+_OF_NAMES = ("hash", "process")
 _IN_ORDER = ("groups_in_opposite_order", "calls_differ")
 _OUTWARDS = 2
 _MOST_RANKS = 16
@@ -86,9 +88,13 @@ class _Way:
 def with_origin(verdict: Verdict, job: JobView) -> Verdict:
     """As far as the program's text was read."""
     asked = _of_rounds(verdict, job) or verdict.asked or _of_order(verdict, job)
+    polled = _of_poll(verdict, job) if asked is None else None
+    asked = asked or polled
     if asked is None:
         return verdict
     ways = [way for way in _ways(asked, verdict, job) if not way.alike and _tells(way)]
+    if polled is not None:
+        ways = [way for way in ways if way.kind in _OF_NAMES and way.links]
     if not verdict.parted and verdict.asked is None and verdict.cause in _IN_ORDER:
         ways = [way for way in ways if way.kind in _OF_ORDER]
     if not ways:
@@ -127,6 +133,15 @@ def _of_order(verdict: Verdict, job: JobView) -> Asked | None:
         if place is not None and loops:
             return Asked(place, loops)
     return None
+
+
+def _of_poll(verdict: Verdict, job: JobView) -> Asked | None:
+    """The loop that looks for something again and again: for a name that others may not mean."""
+    everybody = verdict.everyone
+    rank = job.ranks.get(everybody[0]) if everybody and verdict.is_of("polls") else None
+    path = path_of(rank.judged) if rank is not None else []
+    found = loop_at(path, job.program)
+    return Asked(found[0], (found[1].line,)) if found is not None and found[1].kind == "while" else None
 
 
 # --- the ways from there
@@ -255,7 +270,7 @@ def _words(way: _Way, place: ProgramPlace, verdict: Verdict, cwd: str) -> str:
     if not way.links and not also:
         return f"{at}decided by {_DECIDES[way.kind]}"
     if not parts:
-        return ""
+        return f"{at}{_SAYS[way.kind]}" if _SAYS[way.kind] not in verdict.words else ""
     said = f": {_SAYS[way.kind]}" if _SAYS[way.kind] else ""
     said += "".join(f", and {_link(link, cwd)}" for link in also)
     text = f"{at}where {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{said}"
