@@ -21,6 +21,7 @@ _SAYS = {
     "unordered": "a set: one of texts each process has in an order of its own",
     "hash": "hash() and id() come to another number in each process",
     "random": "drawn from a generator that the whole process shares",
+    "signal": "by the handler of a signal, which each process gets for itself",
     "counted": "",  # its condition is shown
     "clock": "each rank looks at its clock when it comes there",
     "data": "a number that each rank has from what it computed itself",
@@ -45,6 +46,10 @@ ADVICE = {
     "random": (
         "What all ranks must draw alike needs a generator of its own (`random.Random(seed)`, `generator=`), from which "
         "nothing else draws: one number more on one rank, and from then on the ranks differ."
+    ),
+    "signal": (
+        "A signal reaches one process alone, or each at another moment: let nothing be decided by such a flag before it is the same "
+        "on all ranks (all_reduce with MAX in every step)."
     ),
     "counted": (
         "What is counted as shown is not the same on all ranks once the condition there is not: count on every way through "
@@ -95,6 +100,10 @@ def with_origin(verdict: Verdict, job: JobView) -> Verdict:
     ways = [way for way in _ways(asked, verdict, job) if not way.alike and _tells(way)]
     if polled is not None:
         ways = [way for way in ways if way.kind in _OF_NAMES and way.links]
+    else:
+        ways = [
+            way for way in ways if way.kind != "process"
+        ]  # a name decides nothing but where it is looked for
     if not verdict.parted and verdict.asked is None and verdict.cause in _IN_ORDER:
         ways = [way for way in ways if way.kind in _OF_ORDER]
     if not ways:

@@ -103,6 +103,12 @@ class Function:
         return self.text.imported
 
     @cached_property
+    def of_module(self) -> set[str]:
+        """The names that it says are its module's."""
+        found = (one for one in _own(self.node) if isinstance(one, ast.Global))
+        return {name for one in found for name in one.names}
+
+    @cached_property
     def parameters(self) -> list[str]:
         """Without the instance that a method is called of."""
         if isinstance(self.node, ast.Module):
@@ -133,6 +139,7 @@ class Text:
             (one, part) for one in self._all for part in _own(one.node) if isinstance(part, ast.Call)
         ]
         self.draws = [(one, call) for one, call in self.calls if draws(call)]
+        self.handlers = {name for _, call in self.calls if (name := _handler(call))}
         for one in self._all:
             one.agrees = one is not self.module and any(map(agrees, _own(one.node)))
         self._add_given()
@@ -185,6 +192,8 @@ class Text:
             called = one.value.func
             if isinstance(called, ast.Attribute) and called.attr in _CHANGES and one.value.args:
                 self._set(called.value, "changes", one, one.value.args[-1], scope)
+            elif isinstance(called, ast.Attribute) and called.attr == "set" and not one.value.args:
+                self._set(called.value, "changes", one, None, scope)  # of an event
 
     def _set(  # noqa: PLR0917 - a binding's own fields
         self,
@@ -204,7 +213,10 @@ class Text:
             return
         made = Binding(kind, one, value, scope, shared, index)
         if isinstance(target, ast.Name):
-            scope.bindings.setdefault(target.id, []).append(made)
+            local = target.id in scope.bindings or target.id in scope.parameters
+            in_place = isinstance(one, ast.Expr) and not local
+            own = self.module if target.id in scope.of_module or in_place else scope
+            own.bindings.setdefault(target.id, []).append(made)
         elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
             self.attributes.setdefault(target.attr, []).append(made)
 
@@ -313,6 +325,13 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 def callee_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _handler(call: ast.Call) -> str:
+    """The function that `signal.signal(signum, function)` makes a handler."""
+    if dotted(call.func) not in ("signal.signal", "signal.sigaction") or len(call.args) != 2:
+        return ""
+    return dotted(call.args[1]).rpartition(".")[2]
 
 
 def returned(function: Function) -> list[Value]:
