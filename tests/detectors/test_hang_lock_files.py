@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding
-from diag.model.observations import Mark, VariablesRead
+from diag.model.observations import FrameVariables, Mark, Variable, VariablesRead
 from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import read
@@ -34,7 +34,7 @@ LEFT = Mark("cache/code.lock", 123.0, 812, "gone", True)
 RUNS = Mark("a.lock", 1.0, 7, "lives", False)
 
 
-def told(tmp_path: Path, marks: Sequence[Mark], mark: str = "taken") -> Finding:
+def told(tmp_path: Path, marks: Sequence[Mark], mark: str = "taken", value: str = "") -> Finding:
     path = tmp_path / "corpus.py"
     path.write_text(TEXT)
     function = "enter" if mark == "taken" else "ready"
@@ -42,7 +42,9 @@ def told(tmp_path: Path, marks: Sequence[Mark], mark: str = "taken") -> Finding:
     story = steady()
     story.still(30.0, stacks)
     read(story, path, 1, stacks[1])
-    story.tell(VariablesRead(1, pid_of(1), (), (), tuple(marks)))
+    place = function, str(path), line_of(TEXT, mark)
+    frame = FrameVariables(pid_of(1), *place, False, (Variable("path", value),))
+    story.tell(VariablesRead(1, pid_of(1), (frame,), (), tuple(marks), time=story.now))
     thread = ThreadWait(pid_of(1), "MainThread", "S", "hrtimer_nanosleep", Wait("sleep"), same=True)
     story.tell(WaitsRead(1, pid_of(1), story.now, (ProcessWaits(pid_of(1), 1, "python", (thread,)),)))
     story.still(30.0, stacks)
@@ -109,3 +111,22 @@ def test_lock_file_that_all_ranks_wait_for_is_told_from_where_the_first_of_them_
 
     assert (found.cause, found.ranks) == ("lock_file_left_behind", ())
     assert "has the number of pid 812, and there is no such process any more" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("age", "value", "said"),
+    [
+        (900.0, "'cache/order.lock'", True),
+        (20.0, "'cache/order.lock'", False),
+        (900.0, "'cache/other.lock'", False),
+    ],
+)
+def test_file_that_was_there_before_all_ranks_is_left_by_others(
+    tmp_path: Path, age: float, value: str, *, said: bool
+) -> None:
+    """Ranks that run now may have made a younger one; and only the file that the function names is waited for."""
+    found = told(tmp_path, [Mark("cache/order.lock", age, 0, "unnumbered", True)], value=value)
+
+    assert found.cause == "polls_for_lock_file"
+    assert ("cache/order.lock (15 min old when read) was there before any rank" in found.summary) == said
+    assert found.advice.startswith("The file that is waited for to go away is none of a rank's") == said

@@ -203,3 +203,51 @@ def test_worker_that_goes_round_keeps_its_cause_and_gets_advice_on_the_loop(path
     assert (found.cause, found.klass) == ("dataloader_worker_busy", "data_loading")
     assert "it goes round in the loop `while True:`" in found.summary
     assert "what the loop shown takes so long for" in found.advice and "not end" not in found.advice
+
+
+# -- loops that draw until something fits
+
+DRAWS = """
+def draw(self, limit):
+    while True:
+        edge = self.rng.choice(self.mine)
+        if edge > limit:
+            log(edge)  # draws
+            continue
+        return edge
+
+
+def other(self, limit):
+    while size > limit:
+        size = self.sizes[random.randrange(3)]  # sizes
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "values", "said"),
+    [
+        (
+            "draws",
+            {"limit": "64", "self.mine": "[96, 128]"},
+            "each of self.mine ([96, 128]) meets `if edge > limit:`",
+        ),
+        (
+            "sizes",
+            {"limit": "64", "self.sizes": "(96, 128)"},
+            "each of self.sizes ((96, 128)) meets `while size > limit:`",
+        ),
+        ("draws", {"limit": "100", "self.mine": "[96, 128]"}, ""),
+        ("draws", {"limit": "64", "self.mine": "[96, 128, ... 9 items]"}, ""),
+        ("draws", {"limit": "64", "self.mine": "[]"}, ""),
+    ],
+)
+def test_loop_that_draws_from_what_has_nothing_that_fits_says_so(
+    tmp_path: Path, mark: str, values: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "draws.py"
+    path.write_text(DRAWS)
+    function = "draw" if mark == "draws" else "other"
+    found = busy(path, f"{function} {path}:{line_of(DRAWS, mark)}", readings=[values])
+
+    assert (said in found.summary) if said else ("each of" not in found.summary)
+    assert found.advice.startswith("What the loop draws from has nothing that fits") == bool(said)

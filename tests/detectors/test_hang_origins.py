@@ -29,7 +29,7 @@ def keep(rows):
 
 def thaw(model):
     if model.loss.item() < 1:
-        all_reduce(model)  # thaw
+        all_reduce(model.grad)  # thaw
 
 
 def run(model, count):
@@ -111,6 +111,13 @@ def test_order_of_a_set_is_told_of_ranks_in_one_loop_over_it(path: Path) -> None
     assert "go over `sorted(...)` of it" in found.advice
 
 
+def test_set_of_numbers_has_one_order_everywhere(path: Path) -> None:
+    values = {0: {"train": {"mix.names": "{3, 5, ... 9 items}"}}}
+    found = called(path, {0: ("names",), 1: ("names",)}, values)
+
+    assert "set(TASKS)" not in found.summary and "sorted(...)" not in found.advice
+
+
 def test_sorted_set_is_not_told(path: Path) -> None:
     path.write_text(TEXT.replace("in mix.names:", "in sorted(mix.names):"))
     found = called(path, {0: ("names",), 1: ("names",)}, {})
@@ -139,6 +146,8 @@ def test_condition_below_one_that_asks_only_for_the_round_is_named(path: Path) -
 
     assert "rank 0 is under `if model.loss.item() < 1:`" in found.summary
     assert "which rank 1 has passed by" in found.summary
+    assert "decided by a number that each rank has from what it computed itself" in found.summary
+    assert found.advice.startswith("Agree on that number before it decides anything")
     assert "step % 10" not in found.summary
 
 
@@ -148,3 +157,12 @@ def test_condition_on_the_round_is_named_where_the_other_has_not_come_to_it(path
     found = called(path, {0: ("thaws", "thaw"), 1: ("loop",)}, values)
 
     assert "model.loss.item() < 1:`" not in found.summary
+
+
+def test_way_round_a_loop_does_not_decide_when_it_is_left(path: Path) -> None:
+    text = TEXT.replace("if step is None:", "if torch.isnan(step):")
+    path.write_text(text)
+    found = called(path, {0: ("loop",), 1: ("after",)}, {})
+
+    assert found.cause == "left_the_loop"
+    assert "isnan" not in found.summary.partition("where mine")[0] and "where mine is" in found.summary

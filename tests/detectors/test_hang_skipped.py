@@ -201,7 +201,7 @@ def train(loader, rank):
     for step in range(100):
         loss.backward()  # backward
         if step % 30 == 0:
-            score(docs)  # evaluates
+            score(held_out[rank::2])  # evaluates
         if extra:
             all_reduce(docs)  # extra
 
@@ -247,6 +247,7 @@ def test_rank_that_is_a_round_further_has_left_out_what_the_others_are_in(path: 
     assert hang.waiting_ranks == tuple(rank for rank in range(world) if rank != 1)
     assert "rank 1 has skipped all_reduce 2 of " in hang.summary
     assert "what leads past that call: `if not docs:`" in hang.summary
+    assert "where docs is given at `score(held_out[rank::2])` (" in hang.summary
     assert "in an earlier round of the loop that all are in: see the condition" in hang.advice
 
 

@@ -77,3 +77,18 @@ def test_rank_with_process_numbers_of_its_own_is_left_alone(tmp_path: Path) -> N
     (proc / "7" / "status").write_text("NSpid:\t7\t1\n")
 
     assert marks.read(Files(), [str(tmp_path / "a.lock")], (7, 0), str, proc) == []
+
+
+def test_file_without_a_number_is_told_where_it_is_older_than_the_rank(tmp_path: Path) -> None:
+    old, new, numbered = (tmp_path / name for name in ("old.lock", "new.lock", "numbered.lock"))
+    old.write_text("gpu-7\n")
+    new.write_text("gpu-7\n")
+    numbered.write_text(str(os.getpid()))
+    os.utime(old, (1e9, 1e9))
+
+    rows = found(old, new, numbered)
+
+    assert [(Path(str(row["path"])).name, row["pid"], row["state"]) for row in rows] == [
+        ("numbered.lock", os.getpid(), "lives"),
+        ("old.lock", 0, "unnumbered"),
+    ]

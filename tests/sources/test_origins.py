@@ -309,3 +309,58 @@ def test_what_is_alike_or_not_known_to_differ_leads_nowhere(mark: str) -> None:
 
 def test_item_of_a_counted_loop_is_followed() -> None:
     assert ("rank", "rows(rank)") in way(MORE, "row")
+
+
+SIGNALS = """
+import signal, threading
+
+stop = False
+asked = threading.Event()
+
+
+def on_signal(*_):
+    global stop
+    stop = True
+    asked.set()
+
+
+class Saver:
+    def __init__(self):
+        self.due = False
+        signal.signal(signal.SIGUSR1, self.handle)
+
+    def handle(self, *_):
+        self.due = True
+
+    def maybe(self):
+        if self.due:  # due
+            save()
+
+
+def train():
+    signal.signal(signal.SIGTERM, on_signal)
+    for step in range(9):
+        if stop:  # stop
+            break
+        if asked.is_set():  # asked
+            break
+
+
+def other():
+    if quiet:  # quiet
+        go()
+
+
+def calm():
+    global quiet
+    quiet = True
+"""
+
+
+@pytest.mark.parametrize(("mark", "last"), [("due", "True"), ("stop", "True"), ("asked", "asked.set()")])
+def test_flag_that_a_handler_of_a_signal_sets_is_known(mark: str, last: str) -> None:
+    assert ("signal", last) in way(SIGNALS, mark)
+
+
+def test_flag_that_another_function_sets_is_not() -> None:
+    assert way(SIGNALS, "quiet") == []

@@ -51,7 +51,7 @@ def outcome(head: str, values: Mapping[str, str]) -> Outcome | None:
     Outcome(holds=True, text='314 > 67')
     >>> outcome("if fits(doc):", {"doc": "3"})
     """
-    condition = _condition(head)
+    condition = parsed_condition(head)
     if condition is None:
         return None
     try:
@@ -67,7 +67,7 @@ def compares_exactly(head: str) -> bool:
     >>> [compares_exactly(one) for one in ("while store.add(key, 0) != n:", "while a < b:", "while not a == b:")]
     [True, False, True]
     """
-    condition = _condition(head)
+    condition = parsed_condition(head)
     turned = isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not)
     inner = condition.operand if isinstance(condition, ast.UnaryOp) and turned else condition
     wanted = ast.Eq if turned else ast.NotEq
@@ -94,7 +94,7 @@ def deadline(head: str, values: Mapping[str, str]) -> Deadline | None:
     Deadline(clock='time', at=1060.0, latest=True)
     >>> deadline("while time.time() > end:", {"end": "81.5"})
     """
-    condition = _condition(head)
+    condition = parsed_condition(head)
     ends = head.startswith("while")
     parts = [condition] if condition is not None else []
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And if ends else ast.Or):
@@ -128,7 +128,8 @@ def _clock_until(node: ast.expr, limit: ast.expr, values: Mapping[str, str]) -> 
     return Deadline(clock, float(sum(seconds)))
 
 
-def _condition(head: str) -> ast.expr | None:
+def parsed_condition(head: str) -> ast.expr | None:
+    """Of the head of an `if`, `elif` or `while`, or of such a statement."""
     text = re.sub(r"^elif\b", "if", head)
     try:
         with warnings.catch_warnings():

@@ -3,6 +3,8 @@ ranks have come through the same loop."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +18,15 @@ from diag.state.view import JobView
 from diag.text.units import format_seconds
 
 _READINGS = 3  # ours: a loop that gets on changes something of what it ends by
+_LONGEST = 200
+# One item of a container, by random, numpy.random or an index that is drawn.
+_DRAWN = re.compile(
+    r"\.?\b(?:choice|sample|choices)\((?P<of>[A-Za-z_][\w.]*)|^(?P<at>[A-Za-z_][\w.]*)\[.*\b(?:randrange|randint|integers|random)\("
+)
+FITS = (
+    "What the loop draws from has nothing that fits, so it draws for ever: choose among what fits, and raise an error where there "
+    "is nothing, with the limit and what there was. See why this rank alone has nothing that does."
+)
 _FEW = 100  # items that a loop of work may well add
 
 
@@ -59,6 +70,40 @@ def why_unchanged(place: ProgramPlace | None, values: Mapping[str, str], verdict
                 f"{change} is not come to where `{head}` sends it round, as it did when read ({found.text})"
             )
     return ""
+
+
+def nothing_fits(place: ProgramPlace | None, values: Mapping[str, str]) -> str:
+    """Of a loop that draws until something fits: "each of self.sizes ([96, 128]) meets `if size > limit:`, which sends it round
+    again": then no round ends it."""
+    loop = next((one for one in place.inside if one.kind == "while"), None) if place is not None else None
+    if place is None or loop is None:
+        return ""
+    heads = [
+        leave.under.text for leave in place.leaves if leave.word == "continue" and leave.loop == loop.line
+    ]
+    for head in (loop.text, *heads):
+        for one in place.names:
+            drawn = _DRAWN.search(one.text) if one.kind == "value" else None
+            if drawn is None or not re.search(rf"\b{re.escape(one.name)}\b", head):
+                continue
+            of = drawn["of"] or drawn["at"]
+            items = _items(values.get(of, ""))
+            found = [outcome(head, {**values, one.name: repr(item)}) for item in items]
+            if found and all(each is not None and each.holds for each in found):
+                how = "keeps it going" if head == loop.text else "sends it round again"
+                return f"each of {of} ({values[of]}) meets `{head}`, which {how}"
+    return ""
+
+
+def _items(text: str) -> Sequence[object]:
+    """Of a container that was read whole."""
+    if "..." in text or len(text) > _LONGEST:
+        return ()
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return ()
+    return [*value] if isinstance(value, list | tuple | set | dict) else ()
 
 
 def gets_nowhere(verdict: Verdict) -> Verdict:

@@ -3,10 +3,12 @@ shown to one that need not come to the same on all ranks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.partings import OF_RANK, head_of, path_of
+from diag.detectors.hang.reasons import loop_at
 from diag.detectors.hang.rounds import loop_that_differs
 from diag.detectors.hang.verdict import Asked, Verdict
 from diag.model.observations import Frame, Link, Origin, ProgramPlace
@@ -19,12 +21,21 @@ _SAYS = {
     "unordered": "a set: one of texts each process has in an order of its own",
     "hash": "hash() and id() come to another number in each process",
     "random": "drawn from a generator that the whole process shares",
+    "signal": "by the handler of a signal, which each process gets for itself",
     "counted": "",  # its condition is shown
     "clock": "each rank looks at its clock when it comes there",
     "data": "a number that each rank has from what it computed itself",
     "file": "each rank looks for itself, when it comes there",
     "process": "what each process has of its own",
     "rank": "",  # the text names the rank
+}
+# Of a head that asks for it itself.
+_DECIDES = {
+    "hash": "hash() or id(), which come to another number in each process",
+    "random": "a draw from a generator that the whole process shares",
+    "clock": "the clock, which each rank looks at when it comes there",
+    "data": "a number that each rank has from what it computed itself",
+    "file": "what each rank finds when it looks there",
 }
 ADVICE = {
     "unordered": (
@@ -35,6 +46,10 @@ ADVICE = {
     "random": (
         "What all ranks must draw alike needs a generator of its own (`random.Random(seed)`, `generator=`), from which "
         "nothing else draws: one number more on one rank, and from then on the ranks differ."
+    ),
+    "signal": (
+        "A signal reaches one process alone, or each at another moment: let nothing be decided by such a flag before it is the same "
+        "on all ranks (all_reduce with MAX in every step)."
     ),
     "counted": (
         "What is counted as shown is not the same on all ranks once the condition there is not: count on every way through "
@@ -53,11 +68,13 @@ _ADVICE_FILTERED = (
     "out, or cut all to the smallest number (all_reduce with MIN), or use join()."
 )
 _OF_ORDER = ("unordered", "hash", "random")
+_OF_NAMES = ("hash", "process")
 _IN_ORDER = ("groups_in_opposite_order", "calls_differ")
 _OUTWARDS = 2
 _MOST_RANKS = 16
 _MOST_LINKS, _LONGEST = 3, 100
 _CALLERS = 2  # whose arguments are followed
+_NUMBERS = re.compile(r"(?:frozenset\()?\{-?\d[^'\"<]*$")
 Values = Mapping[int, Mapping[str, str]]
 
 
@@ -75,10 +92,18 @@ class _Way:
 
 def with_origin(verdict: Verdict, job: JobView) -> Verdict:
     """As far as the program's text was read."""
-    asked = verdict.asked or _of_rounds(verdict, job) or _of_order(verdict, job)
+    asked = _of_rounds(verdict, job) or verdict.asked or _of_order(verdict, job)
+    polled = _of_poll(verdict, job) if asked is None else None
+    asked = asked or polled
     if asked is None:
         return verdict
     ways = [way for way in _ways(asked, verdict, job) if not way.alike and _tells(way)]
+    if polled is not None:
+        ways = [way for way in ways if way.kind in _OF_NAMES and way.links]
+    else:
+        ways = [
+            way for way in ways if way.kind != "process"
+        ]  # a name decides nothing but where it is looked for
     if not verdict.parted and verdict.asked is None and verdict.cause in _IN_ORDER:
         ways = [way for way in ways if way.kind in _OF_ORDER]
     if not ways:
@@ -117,6 +142,15 @@ def _of_order(verdict: Verdict, job: JobView) -> Asked | None:
         if place is not None and loops:
             return Asked(place, loops)
     return None
+
+
+def _of_poll(verdict: Verdict, job: JobView) -> Asked | None:
+    """The loop that looks for something again and again: for a name that others may not mean."""
+    everybody = verdict.everyone
+    rank = job.ranks.get(everybody[0]) if everybody and verdict.is_of("polls") else None
+    path = path_of(rank.judged) if rank is not None else []
+    found = loop_at(path, job.program)
+    return Asked(found[0], (found[1].line,)) if found is not None and found[1].kind == "while" else None
 
 
 # --- the ways from there
@@ -180,6 +214,8 @@ def _judged(head: int, origin: Origin, frame: Frame, ranks: Sequence[RankView], 
     kind, links = origin.kind, origin.links
     values: Values = {rank.rank: _values(rank, frame, job) for rank in ranks}
     apart = ""
+    if kind == "unordered" and any(_has_numbers(known.get(links[0].name, "")) for known in values.values()):
+        return _Way(head, kind, links, alike=True)
     for link in links:
         texts = {rank: known[link.name] for rank, known in values.items() if link.name in known}
         plain = not any(text.startswith("<") or "..." in text or text == "***" for text in texts.values())
@@ -190,6 +226,11 @@ def _judged(head: int, origin: Origin, frame: Frame, ranks: Sequence[RankView], 
         if len({*texts.values()}) > 1 and plain and not apart:
             apart = _apart(link.name, texts)
     return _Way(head, kind, links, apart)
+
+
+def _has_numbers(text: str) -> bool:
+    """Of a set that was read: numbers have the same hash in each process."""
+    return bool(_NUMBERS.match(text))
 
 
 def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
@@ -213,12 +254,12 @@ def _apart(name: str, texts: Mapping[int, str]) -> str:
 
 
 def _tells(way: _Way) -> bool:
-    """More than the head itself, which is shown already."""
+    """More than the head itself, which is shown already, or what that is."""
     if way.kind == "parameter":
         return False
     if way.kind == "counted":
         return way.links[-1].kind == "changes"
-    return bool(way.links)
+    return bool(way.links) or way.kind in _DECIDES
 
 
 # --- in words
@@ -232,13 +273,15 @@ def _words(way: _Way, place: ProgramPlace, verdict: Verdict, cwd: str) -> str:
     if len(links) > _MOST_LINKS:
         links = [links[0], *links[-_MOST_LINKS + 1 :]]
     parts = [text for link in links if (text := _link(link, cwd)) not in verdict.words]
-    if not parts:
-        return ""
-    said = f": {_SAYS[way.kind]}" if _SAYS[way.kind] else ""
-    said += "".join(f", and {_link(link, cwd)}" for link in also)
     blocks = (*place.inside, *(leave.under for leave in place.leaves))
     head = next((head_of(one, place.file, cwd) for one in blocks if one.line == way.head), "")
     at = f"at {head}, " if head and head not in verdict.words else ""
+    if not way.links and not also:
+        return f"{at}decided by {_DECIDES[way.kind]}"
+    if not parts:
+        return f"{at}{_SAYS[way.kind]}" if _SAYS[way.kind] not in verdict.words else ""
+    said = f": {_SAYS[way.kind]}" if _SAYS[way.kind] else ""
+    said += "".join(f", and {_link(link, cwd)}" for link in also)
     text = f"{at}where {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{said}"
     return f"{text} ({way.apart})" if way.apart and way.apart not in verdict.words else text
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.detectors.hang.verdict import format_who
-from diag.model.observations import Block, Frame, ProgramPlace, ThreadStack
+from diag.model.observations import Block, Frame, Leave, ProgramPlace, ThreadStack
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -216,16 +216,23 @@ def _left_loop(one: _Side, other: _Side, job: JobView) -> Parting | None:
     place, cwd = other.path[0], job.run.cwd
     inside = other.verb("still [is|are]")
     left = f"{one.verb('[has|have]')} left the loop {head_of(loop, place.file, cwd)}, in which {inside}"
-    decided = place, _deciding(place, loop)
     if left_out := _round_left_out(one, other, loop, job):
-        return Parting(f"{left}; {left_out}", one.ranks, other.ranks, True, "round", *decided)
-    return Parting(left + ways_out(place, loop, cwd), one.ranks, other.ranks, True, "loop", *decided)
+        past = tuple(
+            leave.under.line for leave in place.leaves if leave.word == "continue" and leave.loop == loop.line
+        )
+        return Parting(f"{left}; {left_out}", one.ranks, other.ranks, True, "round", place, past)
+    text = left + ways_out(place, loop, cwd)
+    return Parting(text, one.ranks, other.ranks, True, "loop", place, _deciding(place, loop))
 
 
 def _deciding(place: ProgramPlace, loop: Block) -> tuple[int, ...]:
-    """What a `with` chooses within the loop (to exchange gradients or not), the ways past the call and out of it, and its head."""
+    """What a `with` chooses within the loop (to exchange gradients or not), the ways out of it, and its head."""
     inside = [block.line for block in place.around if block.kind == "with" and block.line > loop.line]
-    ways = [leave.under.line for leave in place.leaves if loop.line < leave.line <= loop.last]
+    ways = [
+        leave.under.line
+        for leave in place.leaves
+        if leave.word != "continue" and loop.line < leave.line <= loop.last
+    ]
     return (*inside, *ways, loop.line)
 
 
@@ -312,20 +319,19 @@ def _kind(block: Block, place: ProgramPlace, other: ProgramPlace) -> str:
 
 def _left_out(one: _Side, other: _Side, cwd: str) -> Parting | None:
     """Conditions that lead past the line of the other, which this one has skipped."""
-    heads = []
+    ways: list[tuple[ProgramPlace, Leave]] = []
     for depth, place in enumerate(other.path):
         if depth == 0 and one.path[0].line > place.line:
             continue  # in the function where they came apart it has passed that line itself
         words = ("continue",) if depth == 0 else ("return", "break", "continue")
-        heads += [
-            f"{head_of(leave.under, place.file, cwd)} {leave.word}s"
-            for leave in place.leaves
-            if leave.word in words and leave.line < place.line
-        ]
-    if not heads:
+        ways += [(place, leave) for leave in place.leaves if leave.word in words and leave.line < place.line]
+    if not ways:
         return None
-    text = f"what leads past that call: {', '.join(heads[:2])}"
-    return Parting(text.replace("breaks", "breaks off"), one.ranks, other.ranks, True)
+    heads = [f"{head_of(leave.under, place.file, cwd)} {leave.word}s" for place, leave in ways[:2]]
+    text = f"what leads past that call: {', '.join(heads)}".replace("breaks", "breaks off")
+    first = ways[0][0]
+    lines = tuple(leave.under.line for place, leave in ways[:2] if place is first)
+    return Parting(text, one.ranks, other.ranks, True, "", first, lines)
 
 
 def _not_around(place: ProgramPlace, other: ProgramPlace) -> Block | None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.loops import (
+    FITS,
     gets_nowhere,
     growing,
+    nothing_fits,
     stays_as_it_is,
     why_unchanged,
     with_condition_met_before,
@@ -131,6 +133,9 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
         if stays and (why := why_unchanged(shown.place, shown.values, verdict)):
             clauses.append(why)
             verdict = gets_nowhere(verdict)
+        if why := nothing_fits(shown.place, shown.values):
+            clauses.append(why)
+            verdict = replace(verdict, origin=FITS)
     verdict = replace(verdict, words=", ".join(filter(None, clauses)))
     if (
         of_name

@@ -180,9 +180,9 @@ class ProgramPlace:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One that nobody need be at: it `sets` the key of a store, `makes_group`, `lets_go` of a message that it begins, is one of
-    `messages` (its key is send or receive), `ends_wait` (its key is what it calls of what: "ready.put"), or is
-    `in_destructor`: a call of a process group, which is then its key, in `__del__` or in a method that this calls.
+    """One that nobody need be at: it `sets` the key of a store, or `unsets` one, `makes_group`, `lets_go` of a message that it
+    begins, is one of `messages` (its key is send or receive), `ends_wait` (its key is what it calls of what: "ready.put"), or
+    is `in_destructor`: a call of a process group, which is then its key, in `__del__` or in a method that this calls.
 
     `around` and `leaves`: the blocks that it is in, and the ways past it, also those of the only line that calls its
     function. `called_in` and `called_at`: these lines and their functions, outwards ("" is the module itself).
@@ -244,8 +244,8 @@ class AsyncTask:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A file that a variable names and that holds a process's number. `state` of that process: gone, replaced (another one
-    has the number since), lives or unknown; `older`: the file is older than the rank."""
+    """A small file that a variable names. `state` of the process whose number it holds: gone, replaced (another one has the
+    number since), lives or unknown; unnumbered where it holds none (`pid` is 0). `older`: the file is older than the rank."""
 
     path: str
     age_seconds: float

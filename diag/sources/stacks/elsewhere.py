@@ -22,6 +22,7 @@ _CALLERS = 2  # functions outwards, each called at one line only
 _WAITS_FOR_KEY = re.compile(r"\.(?:wait|get|check|multi_get)\(")
 _SETTERS = ("set", "add", "compare_set", "append", "multi_set")
 _SETS = re.compile(rf"\.(?:{'|'.join(_SETTERS)})\([^()]")
+_UNSETS = re.compile(r"\.(?:set|compare_set)\([^()]+,|\.delete_key\(|\.add\([^()]*, ?-")
 _MAKES_GROUP = re.compile(
     r"\b(?:new_group|new_subgroups(?:_by_enumeration)?|split_group|init_device_mesh|DeviceMesh)\("
 )
@@ -85,6 +86,8 @@ def _kind_of(one: Line, names: Meanings, at: int) -> tuple[str, str]:
         key = next(_keys(one.text, _SETTERS, _resolver(names, at), least=2), "")
         if key:
             return "sets", key
+    if _UNSETS.search(one.text):
+        return "unsets", ""
     if (found := _MESSAGE.search(one.text)) is not None:
         return "messages", "send" if "send" in found["call"] else "receive"
     found = _ENDS.search(one.text)

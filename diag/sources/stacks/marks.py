@@ -1,5 +1,5 @@
-"""Small files that a rank's variables name and that hold nothing but a process's number: locks and marks that a program
-makes for itself. Whether that process still is there, and how old the file is.
+"""Small files that a rank's variables name: locks and marks that a program makes for itself. Whether the process still is
+there whose number is all that one holds, and how old the file is; of those without a number only what is older than the rank.
 
 Opened as the rank itself may (`job_files`). Of their content nothing but the number is kept.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -51,17 +52,18 @@ def read(
             continue
         finally:
             os.close(fd)
-        number = owner_in(text, socket.gethostname()) if facts.st_size <= _MOST_BYTES else None
-        if number is None:
+        if facts.st_size > _MOST_BYTES or not stat.S_ISREG(facts.st_mode):
+            continue
+        number = owner_in(text, socket.gethostname())
+        older = facts.st_mtime < started
+        if number is None and not older:
             continue
         age = max(0.0, time.time() - facts.st_mtime)
         found.append({
-            "path": hidden(path)[-_LONGEST:], "age_seconds": round(age, 1), "pid": number,
-            "state": _state(number, facts.st_mtime, proc), "older": facts.st_mtime < started,
+            "path": hidden(path)[-_LONGEST:], "age_seconds": round(age, 1), "pid": number or 0,
+            "state": _state(number, facts.st_mtime, proc) if number is not None else "unnumbered", "older": older,
         })  # fmt: skip
-        if len(found) >= MOST:
-            break
-    return found
+    return sorted(found, key=lambda row: not row["pid"])[:MOST]
 
 
 def owner_in(text: str, host: str) -> int | None:

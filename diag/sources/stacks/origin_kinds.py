@@ -12,6 +12,7 @@ KINDS = (
     "unordered",  # the order of a set
     "hash",  # hash() or id()
     "random",  # a generator that the whole process draws from
+    "signal",  # set by a handler of signals
     "counted",  # something counted under a condition
     "clock",
     "data",  # a number that a tensor came to
@@ -48,7 +49,10 @@ _RANK_VARIABLES = (
     "SLURM_PROCID",
     "OMPI_COMM_WORLD_RANK",
 )
-_PROCESS = ("os.getpid", "socket.gethostname", "platform.node", "os.cpu_count")
+_PROCESS = (
+    "uuid.uuid1", "uuid.uuid4", "tempfile.mkdtemp", "tempfile.mktemp", "os.getpid", "socket.gethostname", "platform.node",
+    "os.cpu_count",
+)  # fmt: skip
 _REDUCED = ("sum", "mean", "max", "min", "any", "all", "norm", "numel", "nonzero", "isnan", "isfinite")
 _GENERATORS = ("generator", "rng", "g")
 
@@ -90,7 +94,8 @@ def _of_call(call: ast.Call) -> Iterator[str]:
         "clock": called in _CLOCKS,
         "process": called in _PROCESS,
         "file": bool(dot) and name in _LOOKS,
-        "data": (bool(dot) and name == "item") or (called in ("int", "float", "bool") and reduced),
+        "data": (bool(dot) and name in ("item", "isnan", "isinf", "isfinite"))
+        or (called in ("int", "float", "bool") and reduced),
     }
     return (kind for kind, is_one in found.items() if is_one)
 
@@ -135,7 +140,17 @@ def is_container(node: ast.expr | None) -> bool:
     if isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.SetComp | ast.DictComp):
         return True
     called = dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
-    return called in ("list", "dict", "set", "deque", "Counter", "defaultdict", "OrderedDict", "bytearray")
+    return called in (
+        "list",
+        "dict",
+        "set",
+        "deque",
+        "Counter",
+        "defaultdict",
+        "OrderedDict",
+        "bytearray",
+        "Event",
+    )
 
 
 def of_many(node: ast.expr) -> ast.expr:

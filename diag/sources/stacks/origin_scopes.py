@@ -76,13 +76,14 @@ class Guard:
 
 @dataclass(eq=False)
 class Function:
-    """Or a module's own code. `shared`: the names that a collective has written; `agrees`: it makes such a call itself."""
+    """Or a module's own code. `shared`: the names that a collective writes, and from which line on; `agrees`: it makes such a
+    call itself."""
 
     text: Text
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
     owner: str = ""
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
-    shared: set[str] = field(default_factory=set)
+    shared: dict[str, int] = field(default_factory=dict)
     agrees: bool = False
 
     @property
@@ -93,9 +94,19 @@ class Function:
     def last(self) -> int:
         return getattr(self.node, "end_lineno", 0)
 
+    def shared_at(self, node: ast.expr) -> set[str]:
+        """By a call before it."""
+        return {name for name, line in self.shared.items() if line < node.lineno}
+
     @property
     def modules(self) -> Collection[str]:
         return self.text.imported
+
+    @cached_property
+    def of_module(self) -> set[str]:
+        """The names that it says are its module's."""
+        found = (one for one in _own(self.node) if isinstance(one, ast.Global))
+        return {name for one in found for name in one.names}
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -128,6 +139,7 @@ class Text:
             (one, part) for one in self._all for part in _own(one.node) if isinstance(part, ast.Call)
         ]
         self.draws = [(one, call) for one, call in self.calls if draws(call)]
+        self.handlers = {name for _, call in self.calls if (name := _handler(call))}
         for one in self._all:
             one.agrees = one is not self.module and any(map(agrees, _own(one.node)))
         self._add_given()
@@ -157,7 +169,9 @@ class Text:
                 self._heads.setdefault(child.lineno, child)
                 self._bind(child, scope)
             if isinstance(child, ast.Call) and agrees(child):
-                scope.shared |= {one.id for one in child.args[:1] if isinstance(one, ast.Name)}
+                for one in child.args[:1]:
+                    if isinstance(one, ast.Name):
+                        scope.shared.setdefault(one.id, child.lineno)
             self._walk(child, inner, inside)
 
     def _bind(self, one: ast.stmt, scope: Function) -> None:
@@ -178,6 +192,8 @@ class Text:
             called = one.value.func
             if isinstance(called, ast.Attribute) and called.attr in _CHANGES and one.value.args:
                 self._set(called.value, "changes", one, one.value.args[-1], scope)
+            elif isinstance(called, ast.Attribute) and called.attr == "set" and not one.value.args:
+                self._set(called.value, "changes", one, None, scope)  # of an event
 
     def _set(  # noqa: PLR0917 - a binding's own fields
         self,
@@ -197,7 +213,10 @@ class Text:
             return
         made = Binding(kind, one, value, scope, shared, index)
         if isinstance(target, ast.Name):
-            scope.bindings.setdefault(target.id, []).append(made)
+            local = target.id in scope.bindings or target.id in scope.parameters
+            in_place = isinstance(one, ast.Expr) and not local
+            own = self.module if target.id in scope.of_module or in_place else scope
+            own.bindings.setdefault(target.id, []).append(made)
         elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
             self.attributes.setdefault(target.attr, []).append(made)
 
@@ -306,6 +325,13 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 def callee_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _handler(call: ast.Call) -> str:
+    """The function that `signal.signal(signum, function)` makes a handler."""
+    if dotted(call.func) not in ("signal.signal", "signal.sigaction") or len(call.args) != 2:
+        return ""
+    return dotted(call.args[1]).rpartition(".")[2]
 
 
 def returned(function: Function) -> list[Value]:

@@ -104,6 +104,11 @@ class _Program:
         found = (one for file in self.files.values() for one in file.methods.get(name, ()))
         return _only(one for one in found if not owner or one.owner == owner)
 
+    def is_handler(self, function: Function | None) -> bool:
+        """Of a signal."""
+        name = getattr(function.node, "name", "") if function is not None else ""
+        return any(name in file.handlers for file in self.files.values())
+
     def is_class(self, name: str) -> bool:
         return any(name in file.classes for file in self.files.values())
 
@@ -201,7 +206,7 @@ class _Slice:
         self._steps += 1
         if self._steps > _MOST_STEPS:
             return
-        kinds = list(kinds_of(node, scope.shared))
+        kinds = list(kinds_of(node, scope.shared_at(node)))
         yield from ((kind, links) for kind in kinds)
         if len(links) < MOST_LINKS and not {*kinds} & {*_ENDS}:
             for atom in _atoms(node, lambda call: self._function_of(call, scope)):
@@ -234,7 +239,7 @@ class _Slice:
 
     def _named(self, node: ast.expr, scope: Function, links: Links, *, own: bool) -> Iterator[Found]:
         name = ast.unparse(node)
-        if isinstance(node, ast.Name) and (name in scope.shared or name in scope.modules):
+        if isinstance(node, ast.Name) and (name in scope.shared_at(node) or name in scope.modules):
             return  # ranks have agreed on it
         if isinstance(node, ast.Name) and name in scope.parameters and name not in scope.bindings:
             if own:
@@ -252,6 +257,8 @@ class _Slice:
             inside = one.function or scope
             guard = guard_of(one.statement, one.function) if one.kind == "changes" else None
             own_guard = guard is not None and _names(guard.head, name)
+            if self._program.is_handler(one.function):
+                yield "signal", (*links, link)
             if guard is not None and not own_guard:
                 yield "counted", (*links, link)
             if (
@@ -303,8 +310,14 @@ class _Slice:
 
     def _bindings(self, node: ast.expr, scope: Function) -> list[Binding]:
         if isinstance(node, ast.Name):
-            own = _in_place(scope.bindings.get(node.id) or scope.text.module.bindings.get(node.id, []))
-            return scope.text.nearest(own, self._head) if scope.text is self._own else own
+            own = _in_place(scope.bindings.get(node.id, []))
+            if not own:
+                return _in_place(scope.text.module.bindings.get(node.id, []))
+            elsewhere = [
+                one for one in own if one.function is not scope
+            ]  # by a function that says it is the module's
+            near = scope.text.nearest([one for one in own if one.function is scope], self._head)
+            return [*elsewhere, *(near if scope.text is self._own else own)]
         if isinstance(node, ast.Attribute):
             owner = self._class_of(node.value, scope)
             if owner or not self._is_of_module(node.value, scope):
