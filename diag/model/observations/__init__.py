@@ -70,7 +70,7 @@ _FACTS = {
         StoreTried StoreWaited
     """,
     "stacks": """
-        Frame Exchange ThreadStack StackSample Block Leave Meaning ProgramPlace Statement
+        Frame Exchange ThreadStack StackSample NativeFramesRead Block Leave Meaning ProgramPlace Statement
         ProgramRead Variable FrameVariables AsyncTask Mark VariablesRead
     """,
 }
