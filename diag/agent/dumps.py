@@ -28,6 +28,7 @@ from diag.agent.record_feed import RecordFeed
 from diag.agent.sidecar_pool import SidecarPool
 from diag.engine.engine import Engine
 from diag.launch.rundir import forget_old_bundles
+from diag.sources.stacks import native as native_source
 
 _OWN_SECONDS = 0.5  # left after the other nodes, to put all together
 _NODE_SECONDS = 0.006  # and so much more for each of them
@@ -137,8 +138,16 @@ class DumpTaker:
             asked.done.wait(until - time.monotonic())
             self.pool.forget_dump(f"{name}-native")
             add_native(document, chosen, asked.answers)
+            self._keep_native(asked.answers)
             timer.took("native")
         return document
+
+    def _keep_native(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
+        """For who judges, now and in replay."""
+        for rank, answer in answers.items():
+            payload = answer.get("native") or {}
+            if "stdout" in payload:
+                self.hub.put(native_source.record(payload["stdout"], payload["pid"], rank, self.hub.host))
 
     @staticmethod
     def _ask_others(member: Member, until: float, native: bool) -> Gathering:

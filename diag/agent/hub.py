@@ -182,7 +182,12 @@ class Hub:
     def watch_job(self, argv: list[str], pid: int, cwd: str = "", among: Processes | None = None) -> None:
         """The job's root process is `pid`, in directory `cwd`: look for its ranks from now on, below it or `among` these."""
         self.job_id = job_name(self.settings.job_id, argv, os.environ, self.run_id)
-        self.put(run_source.started(redacted(argv), pid, self.host, cwd=cwd, attached=self._attached))
+        machine = os.uname().machine
+        self.put(
+            run_source.started(
+                redacted(argv), pid, self.host, cwd=cwd, attached=self._attached, machine=machine
+            )
+        )
         nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]
         if nets:
             self.put(run_source.expected(nets, self.host))

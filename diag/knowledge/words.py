@@ -1,5 +1,5 @@
 """What a word means that people find in logs and scripts and that is no finding: an environment variable, an Xid, an
-errno, a result of NCCL or HCCL. The pages are English; who shows one puts it into another language."""
+errno, a result of NCCL or HCCL, a known trouble. The pages are English; who shows one puts it into another language."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from diag.knowledge import table
+from diag.knowledge import known_troubles, table
 from diag.knowledge.env_lint import (
     dotted,
     invented,
@@ -46,7 +46,7 @@ def page_of(word: str) -> tuple[str, Page]:
     >>> page_of("hello")
     ('', {})
     """
-    readers = (_xid, _errno, _result, _variable)
+    readers = (_xid, _errno, _result, _variable, _trouble)
     return next((found for reader in readers if (found := reader(word.strip()))[1]), ("", {}))
 
 
@@ -72,7 +72,13 @@ def names() -> list[str]:
         *nccl_variables(),
         *torch_variables(),
         *(name for results in _RESULTS.values() for name in table("variables")[results]),
+        *known_troubles.troubles(),
     ]
+
+
+def _trouble(word: str) -> tuple[str, Page]:
+    found = known_troubles.page(word.lower())
+    return (word.lower() if found else ""), found
 
 
 def _xid(word: str) -> tuple[str, Page]:

@@ -10,7 +10,7 @@ from diag.sources.host import cgroup, exits, kmsg, proc, run, shm, software
 from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
 from diag.sources.payload import failures_of
-from diag.sources.stacks import faulthandler, program, pyspy, remote_stack, variables
+from diag.sources.stacks import faulthandler, native, program, pyspy, remote_stack, variables
 from diag.sources.storage import checkpoint, disk
 
 PARSERS: dict[str, Parser] = {
@@ -37,6 +37,7 @@ PARSERS: dict[str, Parser] = {
     remote_stack.SOURCE: remote_stack.parse,
     waits.SOURCE: waits.parse,
     pyspy.SOURCE: pyspy.parse,
+    native.SOURCE: native.parse,
     faulthandler.SOURCE: faulthandler.parse,
     program.SOURCE: program.parse,
     variables.SOURCE: variables.parse,

@@ -75,6 +75,8 @@ class RankView:
     # Its stacks.
     stack: StackSample | None = None  # the last of its own threads
     stack_at: float = 0.0
+    native: tuple[str, ...] = ()  # frames of C code, where somebody asked for them
+    native_at: float = 0.0
     stack_since: float = 0.0  # first sample of the unbroken series with this signature
     stack_samples: int = 0  # how many samples that series has
     stack_signature: str = ""  # where the thread that trains is

@@ -19,6 +19,7 @@ from diag.model.observations import (
     GpuSample,
     LimitsSeen,
     LogLine,
+    NativeFramesRead,
     NcclPlainLines,
     NodeDigest,
     Observation,
@@ -322,15 +323,17 @@ class Ranks(Reducer, Mapping[int, RankView]):
             if isinstance(fact, FlightRecorder) and fact.pid in (0, rank.placement.pid):
                 rank.see_recorder(at, fact)
 
-    @takes(RdmaAccess, WaitsRead, EnvironmentSeen, StoreWaited)
+    @takes(RdmaAccess, WaitsRead, EnvironmentSeen, StoreWaited, NativeFramesRead)
     def _of_its_process(
-        self, at: float, fact: RdmaAccess | WaitsRead | EnvironmentSeen | StoreWaited
+        self, at: float, fact: RdmaAccess | WaitsRead | EnvironmentSeen | StoreWaited | NativeFramesRead
     ) -> None:
         rank = self._of(fact)
         if rank is None or rank.placement.pid != fact.pid:
             return
         if isinstance(fact, RdmaAccess):
             rank.rdma = fact
+        elif isinstance(fact, NativeFramesRead):
+            rank.native, rank.native_at = fact.frames, at
         elif isinstance(fact, StoreWaited):
             rank.unmet = None if fact.over else fact
         elif isinstance(fact, WaitsRead):

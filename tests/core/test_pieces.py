@@ -29,6 +29,7 @@ BROUGHT = {
     "digest": "hubs of other nodes",
     "verdict": "the job hub",
     "cuda_coredump": "a folder of evidence",
+    "native_stack": "`diag dump --native`",
 }
 
 

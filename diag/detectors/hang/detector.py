@@ -18,6 +18,7 @@ from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.groups import with_groups
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
+from diag.detectors.hang.known import known_troubles
 from diag.detectors.hang.last_words import with_ended_ranks
 from diag.detectors.hang.let_go import with_message_let_go
 from diag.detectors.hang.lock_circles import with_lock_circle
@@ -47,7 +48,7 @@ from diag.detectors.hang.unordered_calls import with_unordered_calls
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
-from diag.model import JOB, Confidence, Finding, NotChecked, Severity
+from diag.model import JOB, Confidence, Evidence, Finding, NotChecked, Severity
 from diag.model.observations import Observation, SnapshotTaken
 from diag.state.rank_view import CHANNELS, RankView
 from diag.state.view import JobView
@@ -141,6 +142,7 @@ class HangDetector:
     def _finding(self, verdict: Verdict, job: JobView, now: float) -> Finding:
         alike = _are_alike(verdict, job)
         sure = verdict.grounds and (verdict.seconds is None or verdict.seconds >= STEADY_SECONDS)
+        known = tuple(known_troubles(verdict, job))
         return Finding(
             id="hang" if verdict.grounds else "held-up",
             subject=JOB,
@@ -153,8 +155,11 @@ class HangDetector:
             since=verdict.since,
             cause=verdict.cause,
             summary=describe(verdict, job, now),
-            advice=advice_for(verdict, job),
-            evidence=tuple(evidence_of(verdict, job, now)),
+            advice=" ".join([advice_for(verdict, job), *(f"{one}." for one in known)]),
+            evidence=(
+                *evidence_of(verdict, job, now),
+                *(Evidence("known_trouble", one, now) for one in known),
+            ),
         )
 
     def gpu_states(self, now: float, job: JobView) -> dict[int, str]:

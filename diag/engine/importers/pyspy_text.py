@@ -19,6 +19,10 @@ _PROCESS = re.compile(r"Process (\d{1,10}): ")
 _THREAD = re.compile(r"Thread (0x[0-9A-Fa-f]{1,16}|\d{1,20}) \(([\w+]{1,20})\)(?:: \"(.{0,200})\")?\s*$")
 # Not `name: value`, which --locals prints below a frame.
 _FRAME = re.compile(r"((?:(?!: ).){1,500}) \((.{1,1000}):(\d{1,9})\)\s*$")
+# cuCtxSynchronize_v2 (libcuda.so.580.159.04); with debug information: ncclGroupEnd (group.cc:106)
+_NATIVE = re.compile(
+    r"((?!0x)(?:(?!: ).){1,500}) \(((?:lib)?[^\s()]{1,300}\.(?:so|cc|cpp|cu|c|h)\b[^()\s]{0,100})\)$"
+)
 _AROUND = re.compile(r"^[\s>|]+|\x1b\[[0-9;]*m")
 _NOTHING = re.compile(
     r"(?:`{3,}|~{3,})\w*$|Python v\d|Parent Process \d|.{0,100}[$#>] .{0,100}\bpy-spy dump\b|py-spy dump\b"
@@ -77,6 +81,10 @@ def processes_of_text(text: str) -> tuple[list[DumpedProcess], bool]:
             frames = found[-1].threads[-1]["frames"]
             if len(frames) < _MOST_FRAMES:
                 frames.append(frame)
+        elif inside and found and found[-1].threads and (native := _NATIVE.match(line)):
+            names = found[-1].threads[-1].setdefault("native", [])
+            if len(names) < _MOST_FRAMES:
+                names.append(f"{native[1]} {native[2]}")
         elif not inside or not _of_frame(line):
             more, inside = True, False
     for one in found:

@@ -16,6 +16,7 @@ class RunStarted(Observation):
     world_size: int = 0  # as the launcher's environment says; 0 when it does not
     cwd: str = ""  # the working directory of the command; empty where it is not known
     attached: bool = False  # it ran already when diag came
+    machine: str = ""  # of the host: x86_64, aarch64; empty where it is not known
 
 
 @dataclass(frozen=True, slots=True)

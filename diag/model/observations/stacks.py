@@ -67,6 +67,14 @@ class StackSample(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class NativeFramesRead(Observation):
+    """Frames of C code in any thread of a rank, "function library" each, once each: only where a person asked for them."""
+
+    pid: int
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """A statement whose block leads to a line: `kind` is its keyword (while, for, if, elif, else, except,
     finally, with).

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from diag.knowledge.known_troubles import apart, troubles
 from diag.model import what_holds
 from diag.outputs.chinese.po import read
 from diag.outputs.chinese.templates import Catalogue
@@ -35,6 +36,11 @@ def catalogue(of: str = "") -> Catalogue:
         with suppress(OSError):  # no file may be opened any more: it stays English
             for english, chinese in read(path.read_text(encoding="utf-8")):
                 found.add(english, chinese)
+    if of == "doctor":
+        for one in troubles().values():
+            for name in ("what", "needs"):
+                found.add(one.text(name), one.text(name, "zh"))
+            found.add(one.fix(), one.fix("zh"))
     return found
 
 
@@ -67,6 +73,8 @@ def of_finding(finding: Mapping[str, Any], field: str) -> str:
     """The `summary` or the `advice` of a finding, as far as there is Chinese for it: its own sentences, those of the
     rule that found it, or the paragraph of the manual on its cause."""
     text, known = str(finding[field]), catalogue()
+    if field == "advice" and (of_troubles := apart(text))[1]:
+        return of_finding({**finding, field: of_troubles[0]}, field) + of_troubles[1]
     if finding.get("rule"):
         known = _of_rule(str(finding["rule"]))
     if (

@@ -18,6 +18,7 @@ from diag.preflight.line import Line, line, table
 from diag.preflight.software import cuda, fits
 from diag.preflight.software.ask import Load, Software, inventory, load, parse, stop_asking
 from diag.preflight.software.fits import before, check_megatron
+from diag.preflight.software.known import check_known
 from diag.preflight.software.loads import judge
 from diag.preflight.software.target import Target, find_target, is_megatron, used_by
 
@@ -95,6 +96,7 @@ def _versions(target: Target, software: Software) -> Iterator[Line]:
     used = used_by(target)
     yield _summary(target, software)
     yield from _fewer_notes([*fits.clashes(software, used), *fits.unmet(software, used)])
+    yield from check_known(target, software, used)
     yield from check_megatron(target, software)
     if _uses_bridge(target, software) and not software.has("transformer_engine"):
         yield line("software.no-te", version=software.version("ms-swift"), software=software)

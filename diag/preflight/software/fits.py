@@ -9,10 +9,10 @@ from pathlib import Path
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from diag.knowledge.versions import fits
 from diag.preflight.line import Line, line, table
 from diag.preflight.software.ask import Software
 from diag.preflight.software.target import Target, is_megatron
@@ -21,22 +21,6 @@ _ABSENT = "absent"
 # What only an extra asks for: nearly all of the hundreds of requirements of transformers and of datasets, and to parse
 # them took more time than all else here.
 _OF_EXTRA = re.compile(r"""\bextra *== *(['"])[^'"]+\1""")
-
-
-def fits(version: str, specifier: str) -> bool | None:
-    """Builds of NVIDIA's containers ("2.7.0a0+79aa17489c.nv25.4") count as the release that they come before.
-
-    >>> fits("2.7.0a0+79aa17489c.nv25.4", ">=2.7"), fits("2.6.0+cu124", "==2.6.0"), fits("5.19.0", "<5"), fits("dev", ">1")
-    (True, True, False, None)
-    """
-    try:
-        known = Version(version)
-        allowed = SpecifierSet(specifier)
-    except ValueError:  # InvalidVersion, InvalidSpecifier
-        return None
-    return allowed.contains(known, prereleases=True) or (
-        known.is_prerelease and allowed.contains(Version(known.base_version))
-    )
 
 
 def clashes(software: Software, used: Collection[str] | None) -> Iterator[Line]:

@@ -41,9 +41,17 @@ def _record(event: str, host: str = "", rank: int | None = None, **payload: Any)
 
 
 def started(
-    argv: list[str], pid: int, host: str, world_size: int = 0, cwd: str = "", *, attached: bool = False
+    argv: list[str],
+    pid: int,
+    host: str,
+    world_size: int = 0,
+    cwd: str = "",
+    *,
+    attached: bool = False,
+    machine: str = "",
 ) -> Record:
-    ran = {"attached": True} if attached else {}
+    ran: dict[str, Any] = {"attached": True} if attached else {}
+    ran |= {"machine": machine} if machine else {}
     return _record("started", host, argv=argv, pid=pid, world_size=world_size, cwd=cwd, **ran)
 
 

@@ -24,6 +24,7 @@ from diag.model import NotChecked, Payload, Record
 from diag.model.observations import Frame, Observation, ThreadStack
 from diag.sources.host.process_tree import colon_fields, read_text
 from diag.sources.payload import guarded
+from diag.sources.stacks import native
 from diag.sources.stacks.facts import asked_of, failure, owner, sample
 
 SOURCE = "pyspy"
@@ -211,6 +212,7 @@ def parse(record: Record) -> Iterator[Observation]:
         if thread.get("frames") or thread.get("thread_name") or thread.get("os_thread_id") == pid
     )
     yield from sample(record, SOURCE, threads)
+    yield from native.seen(record.rank, pid, [one for thread in found for one in thread.get("native") or ()])
 
 
 def _thread(data: Any, pid: int, *, alone: bool) -> ThreadStack:
