@@ -22,6 +22,7 @@ from diag.model.observations import (
     NcclLine,
     NcclVersion,
     RunStarted,
+    SoftwareSeen,
     VersionSeen,
 )
 from diag.outputs.chinese import of_finding
@@ -118,6 +119,14 @@ def test_python_frame_and_version_of_the_log() -> None:
         "Known trouble deepspeed-aio-wait fits [DeepSpeed 0.17.5, rank 1: synchronize_reads]: "
     )
     assert told(hang(VersionSeen(None, "deepspeed", "0.18.4"), stacks=stacks)) == []
+
+
+@pytest.mark.parametrize(("version", "count"), [("0.17.5", 1), ("0.18.4", 0), ("0.17.5 and 0.18.4", 0)])
+def test_version_of_the_package_beside_the_loaded_libraries_is_one(version: str, count: int) -> None:
+    """Of a program whose log names no version."""
+    seen = SoftwareSeen(0, pid_of(0), "3.12.1", "6.1.0", "", (("deepspeed", version),))
+
+    assert len(told(hang(seen, stacks={0: ALL_REDUCE, 1: SWAP}))) == count
 
 
 def test_variable_may_be_it_where_all_wait_and_not_where_a_rank_is_elsewhere() -> None:

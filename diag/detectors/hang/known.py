@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from diag.detectors.hang.verdict import Verdict
-from diag.knowledge.known_troubles import Facts, Trouble, at_a_hang
+from diag.knowledge.known_troubles import Facts, Trouble, at_a_hang, packages_of
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -49,7 +49,11 @@ def _sentence(one: Trouble, facts: Facts, rank: RankView) -> str:
 
 
 def _facts(rank: RankView, verdict: Verdict, job: JobView) -> Facts:
-    packages = dict(job.log.versions)
+    seen = job.software.seen
+    installed = {
+        name: found for name, found in (seen.packages if seen and seen.packages else ()) if " " not in found
+    }
+    packages = packages_of(installed) | dict(job.log.versions)
     if job.nccl.version:
         packages["nccl"] = job.nccl.version
     frames = [*_frames(rank, verdict)]

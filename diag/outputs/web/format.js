@@ -110,12 +110,15 @@ function inTwo(whole, large, name, small, other) {
 
 const two = (value) => String(value).padStart(2, "0");
 
+// A log's times without a year are of 1972, which none of them means (diag/text/units.py: NO_YEAR).
+const yearless = (at) => at >= 725 * 86400 && at < 1100 * 86400;
+
 /** A moment of this browser's zone: "03:28:58", with its day where it is not `now`'s. @param {number} at in epoch seconds */
 export function clock(at, now) {
   if (!at) return "-";
   const date = new Date(at * 1000);
   const time = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  const day = `${yearless(at) ? "" : `${date.getFullYear()}-`}${two(date.getMonth() + 1)}-${two(date.getDate())}`;
   return now && new Date(now * 1000).toDateString() === date.toDateString() ? time : `${day} ${time}`;
 }
 
@@ -136,7 +139,7 @@ export function troubles(report) {
 
 /** The same moment for a ticket, which is read in another zone. */
 export function stamp(at) {
-  return at ? new Date(at * 1000).toISOString().replace(/\.\d+Z$/, "Z") : "-";
+  return at ? new Date(at * 1000).toISOString().slice(yearless(at) ? 5 : 0).replace(/\.\d+Z$/, "Z") : "-";
 }
 
 /** A value of a series with its unit. @param {number | null | undefined} value @param {string} unit as in diag.timeline/1 */
