@@ -54,6 +54,18 @@ def train(rows, rank, mix, model):
     all_reduce(rows)  # after
 
 
+def careful(rows, rank, skipped):
+    mine = keep(rows[rank::2])
+    for step in mine:
+        try:
+            all_reduce(step)  # tried
+        except ValueError as error:
+            skipped.append(error)
+            continue
+        log(step)  # logged
+    all_reduce(rows)  # later
+
+
 train([], 0, Mix(), 0)  # top
 """
 Values = dict[str, dict[str, str]]
@@ -69,7 +81,12 @@ def called(path: Path, marks: dict[int, tuple[str, ...]], values: dict[int, Valu
     """Two readings of the recorder: the ranks made different calls."""
     text = path.read_text()
     top = f"<module> {path}:{line_of(text, 'top')}"
-    functions = {"thaw": "thaw", "micro": "run", "ran": "run"}
+    functions = {
+        "thaw": "thaw",
+        "micro": "run",
+        "ran": "run",
+        **dict.fromkeys(("tried", "logged", "later"), "careful"),
+    }
     stacks = {
         rank: [top, *(f"{functions.get(one, 'train')} {path}:{line_of(text, one)}" for one in ones), REDUCE]
         for rank, ones in marks.items()
@@ -94,6 +111,28 @@ def test_rank_that_left_the_loop_is_told_where_its_rounds_come_from(path: Path) 
     assert "it leaves out by `[row for row in rows if row > 3]`" in found.summary
     assert found.advice.startswith("Each rank leaves out what it finds in its own part")
     assert "Rank 1 left the loop shown" in found.advice
+
+
+def test_rank_that_catches_what_its_round_raises_has_left_it_out(path: Path) -> None:
+    found = called(path, {0: ("tried",), 1: ("later",)}, {})
+
+    assert found.cause == "left_the_loop"
+    assert "where a round that raises is left out (`except ValueError as error:` (" in found.summary
+    assert found.advice.startswith("Whoever catches an exception around the calls that all ranks make")
+    assert "where mine" not in found.summary
+
+
+def test_values_that_differ_tell_more_than_an_exception_that_may_be_caught(path: Path) -> None:
+    values = {rank: {"careful": {"mine": str([4, 5][rank:])}} for rank in (0, 1)}
+    found = called(path, {0: ("tried",), 1: ("later",)}, values)
+
+    assert "where mine is" in found.summary and "that raises" not in found.summary
+
+
+def test_exception_around_another_statement_is_not_the_reason(path: Path) -> None:
+    found = called(path, {0: ("logged",), 1: ("later",)}, {})
+
+    assert "that raises" not in found.summary
 
 
 def test_variable_that_is_the_same_on_all_ranks_is_not_the_reason(path: Path) -> None:

@@ -62,6 +62,11 @@ ADVICE = {
     ),
     "file": "Let one rank look, and broadcast what it found, to all in the same step.",
     "process": "Let one rank read it, and broadcast what it decides.",
+    "caught": (
+        "Whoever catches an exception around the calls that all ranks make leaves its peers waiting in them. Take part all the same "
+        "(what can be used of the batch, or a loss of zero), or let all ranks leave the round out alike (all_reduce of a flag), "
+        "and print what was caught, with the rank and the input: there the cause is."
+    ),
 }
 _ADVICE_FILTERED = (
     "Each rank leaves out what it finds in its own part, so that another number is left: filter before the parts are dealt "
@@ -73,6 +78,7 @@ _IN_ORDER = ("groups_in_opposite_order", "calls_differ")
 _OUTWARDS = 2
 _MOST_RANKS = 16
 _MOST_LINKS, _LONGEST = 3, 100
+_SURE = ("clock", "signal")  # such a way out needs no other reason
 _CALLERS = 2  # whose arguments are followed
 _NUMBERS = re.compile(r"(?:frozenset\()?\{-?\d[^'\"<]*$")
 Values = Mapping[int, Mapping[str, str]]
@@ -106,18 +112,34 @@ def with_origin(verdict: Verdict, job: JobView) -> Verdict:
         ]  # a name decides nothing but where it is looked for
     if not verdict.parted and verdict.asked is None and verdict.cause in _IN_ORDER:
         ways = [way for way in ways if way.kind in _OF_ORDER]
-    if not ways:
-        return verdict
     order = list(_SAYS)
-    way = min(ways, key=lambda one: (not one.apart, order.index(one.kind), len(one.links)))
+    way = min(ways, key=lambda one: (not one.apart, order.index(one.kind), len(one.links)), default=None)
+    open_ = asked is not polled and (way is None or not (way.apart or way.kind in _SURE))
+    if open_ and (caught := _caught(asked, job.run.cwd)):
+        return replace(verdict, words=_joined(verdict.words, caught), origin=ADVICE["caught"])
+    if way is None:
+        return verdict
     words = _words(way, asked.place, verdict, job.run.cwd)
     if not words:
         return verdict
     filtered = any(link.filters for link in way.links) and way.kind == "rank"
     advice = _ADVICE_FILTERED if filtered else ADVICE.get(way.kind, "")
-    return replace(
-        verdict, words=f"{verdict.words.rstrip(',')}{', ' if verdict.words else ''}{words}", origin=advice
-    )
+    return replace(verdict, words=_joined(verdict.words, words), origin=advice)
+
+
+def _joined(words: str, more: str) -> str:
+    return f"{words.rstrip(',')}{', ' if words else ''}{more}"
+
+
+def _caught(asked: Asked, cwd: str) -> str:
+    """Of a loop that one of them has left, or has been through more often: a round that raises is not made by whoever
+    raises, where the call in which its peers are is among what is tried."""
+    loops = {block.line for block in asked.place.inside if block.is_loop} & set(asked.heads)
+    unders = (one.under for one in asked.place.leaves if one.word == "continue" and one.loop in loops)
+    caught = next((one for one in unders if one.kind == "except" and asked.place.text in one.deciding), None)
+    if caught is None:
+        return ""
+    return f"where a round that raises is left out ({head_of(caught, asked.place.file, cwd)})"
 
 
 # --- of which condition or loop
