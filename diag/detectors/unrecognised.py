@@ -145,7 +145,8 @@ class _Claim:
     @property
     def said(self) -> str:
         """With the condition of a bare assertion, or the message that begins below the exception's name."""
-        if self.frames and not FRAME.match(self.frames[-1]):
+        bare = self.text.startswith("AssertionError")
+        if bare and self.frames and not FRAME.match(self.frames[-1]):
             return f"{self.frames[-1].strip()} ... {self.text}"
         return (
             f"{self.text} {self.below[0]}"

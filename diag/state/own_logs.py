@@ -14,7 +14,7 @@ class OwnLogs(Reducer):
     def __init__(self) -> None:
         self._last: dict[tuple[int, str], LinesWritten | LastLines] = {}
 
-    def of(self, rank: int) -> Iterator[LinesWritten | LastLines]:
+    def of_rank(self, rank: int) -> Iterator[LinesWritten | LastLines]:
         return (fact for (number, _), fact in self._last.items() if number == rank)
 
     @takes(LinesWritten)

@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "detectors": ("diag", "knowledge", "model", "state", "text"),
     "engine": ("detectors", "knowledge", "launch", "model", "sources", "state", "text"),
     "preflight": ("knowledge", "launch", "model", "sources", "text"),
-    "outputs": ("detectors", "diag", "engine", "launch", "model", "settings", "state", "text"),
+    "outputs": ("detectors", "diag", "engine", "knowledge", "launch", "model", "settings", "state", "text"),
     "agent": (
         *("detectors", "diag", "engine", "knowledge", "launch", "model", "outputs", "preflight", "settings"),
         *("sources", "state", "text"),

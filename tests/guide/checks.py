@@ -17,6 +17,7 @@ from tests.guide.pages import ROOT, simple_commands
 # (test_tutorial.py).
 NOT_RUN = {
     "diag run": "runs CMD, which needs a cluster, GPUs or another program; the tutorial's is run",
+    "swift": "trains; of a script in which diag's own variable is",
     "diag watch": "needs a job; the one of docs/howto/attach.md is run beside the tutorial's",
     "diag dump": "needs a job; the tutorial's is run",
     "diag flame": "needs a job; the tutorial's is run",

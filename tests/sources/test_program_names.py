@@ -209,11 +209,12 @@ def test_statements_that_ranks_wait_for_are_found_with_what_leads_there(tmp_path
         ("sets", "run/{epoch}", 'keys.set("run/" + str(epoch), b"1")'),
         ("sets", "count", 'keys.add("count", 1)'),
         ("lets_go", "", "dist.isend(rank, 1)"),
+        ("messages", "send", "work = dist.isend(rank, 1)"),
         ("makes_group", "", "return dist.new_group(ranks)"),
         ("makes_group", "", 'init_device_mesh("cpu", (2,))'),
     ]
     assert [one.text for one in fact.statements[0].around] == ["if value < best:", "for epoch in range(9):"]
-    made = fact.statements[4]
+    made = fact.statements[5]
     assert (made.function, made.called_in) == ("group", ("share",))
     assert [one.under.text for one in made.leaves] == ["if rank not in ranks:"]
 

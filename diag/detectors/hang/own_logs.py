@@ -26,7 +26,7 @@ def with_own_log(verdict: Verdict, job: JobView) -> Verdict:
     rank = verdict.culprit(job)
     if rank is None or verdict.cause not in _CAUSES:
         return verdict
-    for fact in job.own_logs.of(rank.rank):
+    for fact in job.own_logs.of_rank(rank.rank):
         said = [line.strip() for line in fact.lines if _FAILURE.search(line)]
         if not said or not verdict.since - _SECONDS <= fact.written_at:
             continue

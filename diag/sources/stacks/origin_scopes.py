@@ -83,7 +83,7 @@ class Function:
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
     owner: str = ""
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
-    shared: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, int] = field(default_factory=dict)
     agrees: bool = False
 
     @property
@@ -96,7 +96,7 @@ class Function:
 
     def shared_at(self, node: ast.expr) -> set[str]:
         """By a call before it."""
-        return {name for name, line in self.shared.items() if line < node.lineno}
+        return {name for name, line in self.declared.items() if line < node.lineno}
 
     @property
     def modules(self) -> Collection[str]:
@@ -171,7 +171,7 @@ class Text:
             if isinstance(child, ast.Call) and agrees(child):
                 for one in child.args[:1]:
                     if isinstance(one, ast.Name):
-                        scope.shared.setdefault(one.id, child.lineno)
+                        scope.declared.setdefault(one.id, child.lineno)
             self._walk(child, inner, inside)
 
     def _bind(self, one: ast.stmt, scope: Function) -> None:
