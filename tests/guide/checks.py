@@ -16,7 +16,8 @@ from tests.guide.pages import ROOT, simple_commands
 # What is not run here, and why. All else that is shown is run (test_commands.py), or is part of the tutorial
 # (test_tutorial.py).
 NOT_RUN = {
-    "diag run": "runs CMD, which needs a cluster, GPUs or another program; the tutorial's is run",
+    "diag run ": "runs CMD, which needs a cluster, GPUs or another program; the tutorial's is run",
+    "diag runs rm": "removes the reader's own runs; tests/past has some",
     "swift": "trains; of a script in which diag's own variable is",
     "diag watch": "needs a job; the one of docs/howto/attach.md is run beside the tutorial's",
     "diag dump": "needs a job; the tutorial's is run",
