@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import json
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from diag.launch import tree
 from diag.launch.tree import Process, below, end_tree, members
 
 CARRIER, HUB, WITNESS, CMD = 10, 20, 30, 40
+
+HUNDREDS = int(os.environ.get("TREES", "1"))  # TREES=10 make test-hardening: a thousand, a quarter of an hour
 
 
 def row(pid: int, parent: int, *, group: int = 5, session: int = 5, state: str = "S") -> Process:
@@ -145,6 +148,6 @@ def test_no_stubborn_tree_leaves_a_process() -> None:
 
 
 @pytest.mark.hardening
-@pytest.mark.parametrize("first", range(1000, 2000, 100))
+@pytest.mark.parametrize("first", range(1000, 1000 + 100 * HUNDREDS, 100))
 def test_none_of_a_thousand_stubborn_trees_leaves_a_process(first: int) -> None:
     check(ended(first, 100), 100)
