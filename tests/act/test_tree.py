@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -149,5 +149,5 @@ def test_no_stubborn_tree_leaves_a_process() -> None:
 
 @pytest.mark.hardening
 @pytest.mark.parametrize("first", range(1000, 1000 + 100 * HUNDREDS, 100))
-def test_none_of_a_thousand_stubborn_trees_leaves_a_process(first: int) -> None:
+def test_none_of_the_stubborn_trees_of_a_longer_run_leaves_a_process(first: int) -> None:
     check(ended(first, 100), 100)
