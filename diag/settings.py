@@ -125,6 +125,10 @@ class Settings(BaseSettings):
     auto_evidence: bool = Field(
         True, description="write a bundle by itself as soon as a critical finding is told"
     )
+    evidence_native: bool = Field(
+        False,
+        description="read C frames of one culprit and one victim of a hang for it too, which stops these two for a moment",
+    )
     evidence_bundles: int = Field(3, ge=1, description="bundles written by themselves in one run, at most")
     evidence_max_bytes: int = Field(
         64 << 20, ge=20 << 20, description="maximum size of each of these bundles"

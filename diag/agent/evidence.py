@@ -42,6 +42,7 @@ class EvidenceKeeper:
         """`local`: the ranks of this node."""
         self._hub, self._dumps, self._local = hub, dumps, local
         self._on = settings.auto_evidence and hub.run_dir is not None
+        self._native = settings.evidence_native
         self._most, self._most_bytes = settings.evidence_bundles, settings.evidence_max_bytes
         self._lock = threading.Lock()
         self._due: list[tuple[Finding, float]] = []  # and when they were told
@@ -129,7 +130,7 @@ class EvidenceKeeper:
         document = self._dumps.keep(
             _SECONDS,
             path,
-            lambda engine: culprit_and_victim(engine, findings, self._local()),
+            lambda engine: culprit_and_victim(engine, findings, self._local()) if self._native else [],
             self._most_bytes,
             lambda: {**log_text(folder.parent), **kernel_text()},
         )

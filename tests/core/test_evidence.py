@@ -80,7 +80,10 @@ class World:
         )  # fmt: skip
         hub = cast(NodeHub, self.hub)
         self.keeper = EvidenceKeeper(
-            hub, self.dumps, Settings(**settings), lambda: dict.fromkeys(range(4), 1)
+            hub,
+            self.dumps,
+            Settings(**{"evidence_native": True, **settings}),
+            lambda: dict.fromkeys(range(4), 1),
         )
 
     def hear(self, finding: Finding, kind: ChangeKind = ChangeKind.OPENED) -> None:
@@ -107,6 +110,13 @@ def test_bundle_is_written_when_a_critical_finding_is_told_and_the_journal_says_
     assert path.parent == world.hub.run_dir.path / "dumps" and path.name.startswith("evidence-")
     assert (kept["findings"], kept["path"], kept["size_bytes"]) == ([["hang", "job"]], str(path), 10)
     assert world.dumps.native == [[0, 1]]
+
+
+def test_nobody_is_stopped_for_it_unless_that_is_asked_for(tmp_path: Path) -> None:
+    world = World(tmp_path / "run", evidence_native=Settings().evidence_native)
+    world.hear(HANG)
+
+    assert len(world.dumps.paths) == 1 and world.dumps.native == [[]]
 
 
 def test_nothing_is_kept_of_a_warning_nor_where_it_is_switched_off_or_nowhere_to_keep(

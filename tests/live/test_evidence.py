@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="needs torch (make test installs it)")
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 # Both ranks wait for each other, for ever: critical, on the ground of calls that do not fit.
-FAULT = {"DIAG_FAULT": "opposite-groups:rank=1,step=3"}
+FAULT = {"DIAG_FAULT": "opposite-groups:rank=1,step=3", "DIAG_EVIDENCE_NATIVE": "true"}
 KEPT = re.compile(r"^diag: evidence of hang is kept \((\S+ KiB)\): diag replay (\S+)$", re.MULTILINE)
 
 
