@@ -73,7 +73,7 @@ _PAYLOADS = {
     "variables": """pid parent_pid clocks.monotonic clocks.time threads[].id threads[].name threads[].frames[].function
  threads[].frames[].file threads[].frames[].line threads[].frames[].called threads[].frames[].values[][]""",
     "remote_stack": "codes[][] pid threads[].frames[] threads[].id threads[].name threads[].owns_gil threads[].exchange[]",
-    "run": """argv[] command cwd distributed env.* event findings[][] path pid placement.* reason remedy seconds size_bytes
+    "run": """argv[] command cwd distributed env.* event findings[][] machine path pid placement.* reason remedy seconds size_bytes
  source world_size""",
     "written": "pid files[].file files[].lines[] files[].written",
     "waits": "pid machine over_seconds ticks_per_second not_checked[] objects.** processes.**",

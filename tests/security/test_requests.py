@@ -159,7 +159,7 @@ ANSWERS = [
     ("GET", "/ranks", 200),
     ("GET", "/state", 200), ("GET", "/metrics", 200), ("GET", "/docs", 200), ("GET", "/openapi.json", 200), ("GET", "/nope", 404),
     ("GET", "/timeline", 200), ("GET", "/explain/hang", 200), ("GET", "/sd", 200), ("GET", "/nodes", 200),
-    ("GET", "/healthz", 200),
+    ("GET", "/healthz", 200), ("GET", "/report.html", 200), ("GET", "/bundles/none.tar.gz", 404),
     ("GET", "/ranks/x/stacks", 422), ("DELETE", "/findings", 405), ("POST", "/digests", 422), ("POST", "/dump", 200),
     ("GET", "/flame", 200), ("GET", "/ranks/0/flame", 200), ("GET", "/drawings/none", 404), ("POST", "/dump?deadline=x", 422),
 ]  # fmt: skip

@@ -82,9 +82,9 @@ def _run_json(data: bytes, home: Path) -> None:
     with contextlib.suppress(DiagError):
         json.dumps(runs.read_run(str(folder)))
     list(runs.live_in([str(home)]))
-    from diag.cli.top import _lives
+    from diag.cli.top import lives
 
-    _lives(folder)
+    lives(folder)
 
 
 def _launchers(data: bytes, home: Path) -> None:

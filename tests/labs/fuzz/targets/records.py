@@ -63,6 +63,16 @@ def _made(source: str) -> list[Any]:
         stacked = {"id": 7, "name": "MainThread", "frames": [frame, {**send, "values": [["dst", "1"]]}]}
         return [{"pid": 7, "threads": [stacked]}, {"pid": 9, "parent_pid": 7, "threads": [stacked]},
                 {"pid": 7, "failed": "denied", "detail": "Permission denied"}]  # fmt: skip
+    if source == "software":
+        packages = {"torch": "2.11.0+cu130", "deepspeed": "0.17.5 and 0.18.4"}
+        return [{"pid": 7, "python": "3.12.1", "kernel": "6.1.0", "driver": "580.159.04", "packages": packages},
+                {"pid": 7, "python": "", "kernel": "6.1.0", "driver": "", "packages": None}]  # fmt: skip
+    if source == "native_stack":
+        frames = [
+            "PyThread_acquire_lock_timed /usr/bin/python3.12",
+            "cuStreamSynchronize /usr/lib/libcuda.so.1",
+        ]
+        return [{"pid": 7, "frames": frames}, {"pid": 7, "frames": []}]
     if source == "cuda_coredump":
         import gzip
         import tempfile
