@@ -36,7 +36,7 @@ def found(text: str, folder: Path) -> list[Finding]:
 
 FRAMES = (
     f"Cell {RED}In[4], line 2{END}\n     1 model.train()\n---> 2 loss = step(batch)\n",
-    f"File {RED}~/work/steps.py:31{END}, in step{RED}(batch){END}\n     30 # forward\n---> 31 loss = head(batch)\n",
+    f"File {RED}~/project/steps.py:31{END}, in step{RED}(batch){END}\n     30 # forward\n---> 31 loss = head(batch)\n",
 )
 
 
@@ -44,7 +44,7 @@ def test_error_of_a_cell_is_named_with_its_own_words_and_frame(tmp_path: Path) -
     (finding,) = found(cell("ShapeTrouble", "want 3 planes, have 5", *FRAMES), tmp_path)
 
     assert finding.summary.startswith('"ShapeTrouble: want 3 planes, have 5"')
-    assert 'File "~/work/steps.py", line 31, in step' in finding.evidence[0].excerpt
+    assert 'File "~/project/steps.py", line 31, in step' in finding.evidence[0].excerpt
     assert finding.severity is Severity.WARNING  # a cell's error ends no kernel
 
 
