@@ -13,6 +13,7 @@ import psutil
 __all__ = ["described", "end_all", "started"]
 
 _AT_ONCE_SECONDS = 2.0
+_EXECVE_SECONDS = 0.5
 
 
 def started(variable: str, mark: str) -> list[psutil.Process]:
@@ -21,8 +22,18 @@ def started(variable: str, mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(variable) == mark:
+            if process.pid != os.getpid() and _environment(process).get(variable) == mark:
                 found.append(process)
+    return found
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """Between execve's new memory and the words it gets, /proc shows an environment of nothing: such a process
+    is asked again. Who has none at all (`env -i`) is believed after a while, a thread of the kernel, which has
+    no program, at once."""
+    deadline = time.monotonic() + _EXECVE_SECONDS
+    while not (found := process.environ()) and process.exe() and time.monotonic() < deadline:
+        time.sleep(0.001)
     return found
 
 
