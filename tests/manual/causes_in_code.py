@@ -91,12 +91,14 @@ def _trees() -> dict[str, ast.Module]:
 def causes_by_file() -> dict[str, set[str]]:
     """File below diag/detectors -> causes; files without any are left out."""
     trees, found = _trees(), {}
+    takers = {name: _takers(tree) for name, tree in trees.items()}
     for name, tree in trees.items():
         package = name.rpartition("/")[0]
-        beside = [
-            other for file, other in trees.items() if file.rpartition("/")[0] == package or "/" not in file
-        ]
-        found[name] = set(_causes(tree, {**_takers(beside), **_takers([tree])}))
+        beside: dict[str, tuple[int, bool]] = {}
+        for file in trees:
+            if file.rpartition("/")[0] == package or "/" not in file:
+                beside |= takers[file]
+        found[name] = set(_causes(tree, _OF_RECORDS | beside | takers[name]))
         if name == "hang/kernel_causes.py":
             found[name] |= {
                 word for node in ast.walk(tree) if isinstance(node, ast.Dict) for word in _words(node)
@@ -110,22 +112,24 @@ def causes_by_file() -> dict[str, set[str]]:
     return {name: said for name, causes in found.items() if (said := causes - NOT_SAID.get(name, set()))}
 
 
-def _takers(trees: list[ast.Module]) -> dict[str, tuple[int, bool]]:
+# its field is called `name`, `word` or `kind`: it is the cause
+_OF_RECORDS = {"Cause": (0, False), "Reason": (0, False)}
+
+
+def _takers(tree: ast.Module) -> dict[str, tuple[int, bool]]:
     """Functions and classes by name: the position of their parameter or field `cause`, and whether `self`
     comes before it."""
-    # its field is called `name`, `word` or `kind`: it is the cause
-    found: dict[str, tuple[int, bool]] = {"Cause": (0, False), "Reason": (0, False)}
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
-                names = [field.id for field in fields if isinstance(field, ast.Name)]
-                if "cause" in names:
-                    found[node.name] = (names.index("cause"), False)
-            elif isinstance(node, ast.FunctionDef):
-                names = [argument.arg for argument in node.args.args]
-                if "cause" in names:
-                    found[node.name] = (names.index("cause") - (names[0] == "self"), names[0] == "self")
+    found: dict[str, tuple[int, bool]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            fields = [item.target for item in node.body if isinstance(item, ast.AnnAssign)]
+            names = [field.id for field in fields if isinstance(field, ast.Name)]
+            if "cause" in names:
+                found[node.name] = (names.index("cause"), False)
+        elif isinstance(node, ast.FunctionDef):
+            names = [argument.arg for argument in node.args.args]
+            if "cause" in names:
+                found[node.name] = (names.index("cause") - (names[0] == "self"), names[0] == "self")
     return found
 
 
