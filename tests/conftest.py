@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
@@ -33,6 +36,7 @@ _FACES = ("browser", "top", "site", "guide", "cli")
 _HARDENING = ("fuzz", "harm", "security", "soak")
 _RACING_FOLDERS = ("browser", "harm", "top")
 _RACING_MARKS = ("cluster", "live", "matrix", "real_job")
+_STARTERS = ("multiprocessing", "subprocess", "torch.multiprocessing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,8 +98,26 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     elif folder in _HARDENING:
         item.add_marker("hardening")
     # Real processes race with whatever else this machine does: what fails is run once more, and shown (DECISIONS 202).
-    if folder in _RACING_FOLDERS or any(map(item.get_closest_marker, _RACING_MARKS)):
+    module = getattr(item, "module", None)
+    if (
+        folder in _RACING_FOLDERS
+        or any(map(item.get_closest_marker, _RACING_MARKS))
+        or (module is not None and _starts_processes(module.__name__))
+    ):
         item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@cache
+def _starts_processes(name: str) -> bool:
+    """Whether a module of tests, or one of tests that it takes something from, has `subprocess` or its like."""
+    held = list(vars(sys.modules[name]).values())
+    if any(isinstance(one, ModuleType) and one.__name__ in _STARTERS for one in held):
+        return True
+    from_others = {getattr(one, "__module__", None) or "" for one in held if not isinstance(one, ModuleType)}
+    return any(
+        other.startswith("tests.") and other != name and other in sys.modules and _starts_processes(other)
+        for other in from_others - {name}
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
