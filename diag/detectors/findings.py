@@ -13,6 +13,7 @@ from typing import Any
 from diag.model import JOB, Confidence, Evidence, Finding, Severity, numbered
 from diag.text.tables import load_table
 from diag.text.units import format_ranks
+from diag.text.words import has_any
 
 Lines = Mapping[int | None, tuple[float, str]]  # a line of each rank's output: when it came, its text
 _FOLDER = Path(__file__).parent
@@ -104,7 +105,7 @@ class LinePattern:
         return cls(tuple(known["words"]), tuple(known.get("without", ())), re.compile(known["pattern"]))
 
     def matches(self, text: str) -> bool:
-        if not any(word in text for word in self.words) or any(word in text for word in self.without):
+        if not has_any(text, self.words) or has_any(text, self.without):
             return False
         return self.pattern.search(text) is not None
 

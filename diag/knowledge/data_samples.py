@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from diag.knowledge.log_prefix import Message
+from diag.text.words import has_any
 
 # ms-swift 3.7-4.6 prints a sample of the data, which may hold anybody's errors, up to its logger's next line:
 #   [INFO:swift] [CHOSEN_INPUT] <|im_start|>user
@@ -40,4 +41,4 @@ class SampleTracker:
 
 
 def may_begin(text: str) -> bool:
-    return any(mark in text for mark in MARKS)
+    return has_any(text, MARKS)

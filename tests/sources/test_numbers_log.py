@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from diag.model.observations import LogLine, LossScaleReduced, NonFiniteReported, Observation
 from diag.sources.logs.output import read_text
@@ -89,3 +91,20 @@ def test_line_that_only_looks_like_it_says_nothing(text: str) -> None:
 )
 def test_numbers_of_printed_dicts(text: str, expected: dict[str, str]) -> None:
     assert {name: str(value) for name, value in numbers_of(text)} == expected
+
+
+_NUMBERS = st.one_of(
+    st.integers(-(10**30), 10**30).map(str),
+    st.floats(allow_nan=True, allow_infinity=True).map(repr),
+    st.floats(-1e6, 1e6).map("{:.4f}".format),
+    st.sampled_from(["1.", "007", "00.5", "1e400", "-0.0", "'4.3'", "True", "nan", "1E5", "tensor(2.)"]),
+)
+_NAMES = st.sampled_from(["loss", "a, b", "x}", "lr: 3", "é", "eval_loss"])
+
+
+@given(st.lists(st.tuples(_NAMES, _NUMBERS), min_size=1, max_size=6))
+def test_dict_of_plain_numbers_is_read_as_pythons_own_parser_reads_it(pairs: list[tuple[str, str]]) -> None:
+    plain = "{" + ", ".join(f"'{name}': {number}" for name, number in pairs) + "}"
+    spaced = plain.replace("{", "{ ", 1)  # not so plain: read by ast.literal_eval
+
+    assert repr(numbers_of(plain)) == repr(numbers_of(spaced))

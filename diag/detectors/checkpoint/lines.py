@@ -16,6 +16,7 @@ from diag.detectors.findings import finding, load, row, who
 from diag.model import Confidence, Evidence, Finding, Severity
 from diag.model.observations import LogLine
 from diag.state.view import JobView
+from diag.text.words import has_any
 
 _MOST = 64
 _MOST_RANKS = 4096
@@ -88,7 +89,7 @@ class QuotedLines:
             return
         text = fact.text
         self._keep_context(at, fact.rank, text)
-        if not any(word in text for word in self._words) or any(word in text for word in self._without):
+        if not has_any(text, self._words) or has_any(text, self._without):
             return
         if len(self.found) >= _MOST:  # what was printed long ago and survived makes room for what it dies of
             self.found = [item for item in self.found if item.saving or at - item.at <= _BEFORE_DEATH_SECONDS]

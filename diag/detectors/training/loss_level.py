@@ -56,6 +56,8 @@ class LossSpikeDetector(LossDetector):
 
     def _is_high(self, loss: float) -> bool:
         values = [point.loss for point in self._before if point.loss is not None]
+        if loss <= 1.2 * max(values):
+            return False  # below any limit
         self._usual = statistics.median(values)
         spread = 1.4826 * statistics.median(abs(value - self._usual) for value in values)
         self._limit = max(

@@ -98,7 +98,7 @@ class PointReader:
         return Point(
             at, iteration, loss, grad, _first(numbers, _RATE), _first(numbers, _SCALE),
             max(numbers.get("number of skipped iterations", 0.0), 0.0), numbers.get("rewards/margins"), text,
-            any(name in numbers for name in _POLICY),
+            not numbers.keys().isdisjoint(_POLICY),
         )  # fmt: skip
 
 
@@ -121,7 +121,10 @@ class LossDetector(Detector):
 
 
 def _first(numbers: Mapping[str, float], names: Iterable[str]) -> float | None:
-    return next((numbers[name] for name in names if name in numbers), None)
+    for name in names:
+        if name in numbers:
+            return numbers[name]
+    return None
 
 
 def format_iteration(iteration: int | None) -> str:

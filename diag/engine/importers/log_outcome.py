@@ -42,6 +42,7 @@ from diag.model.observations import (
 )
 from diag.sources.host import exits
 from diag.sources.host import run as run_source
+from diag.text.words import has_any
 
 # ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
 _WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
@@ -172,11 +173,7 @@ class LogOutcome:
             self._native(at, without_quote(text), who)
         self._of_the_job(text)
         self._untroubled = 0 if _TROUBLE.search(text[:400]) else self._untroubled + 1
-        if (
-            len(text) < 300
-            and any(word in text for word in _DONE_WORDS)
-            and self._untroubled > _TROUBLED_LINES
-        ):
+        if len(text) < 300 and has_any(text, _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
             self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
 
@@ -190,8 +187,10 @@ class LogOutcome:
         elif (" CANCELLED AT " in text or "job killed" in text) and BY_SCHEDULER.search(text):
             self._by_scheduler = True
         if not self.launcher:
-            named = (name for name, marks in _LAUNCHERS if any(mark in text for mark in marks))
-            self.launcher = next(named, "")
+            for name, marks in _LAUNCHERS:
+                if has_any(text, marks):
+                    self.launcher = name
+                    break
 
     def _traceback(self, at: float, text: str, who: int | None) -> None:
         raised = self._open.get(who)

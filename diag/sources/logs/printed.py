@@ -16,6 +16,12 @@ from diag.text.tables import load_table
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf)"
 _PAIR = re.compile(rf"'([^'\\]{{1,100}})': (?:tensor\(|np\.float(?:32|64)\()?('?)({_NUMBER})\2(?=[,}})])")
 _MOST = 400
+# A dict of plain numbers alone, as nearly all are: read by this twice as fast as by Python's own parser.
+_PLAIN = re.compile(
+    r"\{'[^'\\]{1,100}': -?(?:0|[1-9]\d{0,39})(?:\.\d{0,40})?(?:e[-+]?\d{1,4})?"
+    r"(?:, '[^'\\]{1,100}': -?(?:0|[1-9]\d{0,39})(?:\.\d{0,40})?(?:e[-+]?\d{1,4})?)*\}"
+)
+_PLAIN_PAIR = re.compile(r"'([^'\\]+)': ([^,}]+)")
 
 
 @functools.cache
@@ -38,6 +44,8 @@ def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
     >>> numbers_of("{'loss': nan, 'grad_norm': 1.5, 'iteration': '3/12', 'lr': '1e-05'}")
     (('loss', nan), ('grad_norm', 1.5), ('lr', 1e-05))
     """
+    if _PLAIN.fullmatch(text):
+        return tuple({match[1]: float(match[2]) for match in _PLAIN_PAIR.finditer(text)}.items())
     try:
         data = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
