@@ -1,5 +1,5 @@
 """What the program's text says of a process that a rank asks: the lock that it takes twice, the loop in which it waits for
-the rank; silence of one that does neither."""
+the rank, the way to its next request without an answer; how much the rank waits for; and silence of one that does none of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from diag.model import Finding
-from diag.model.observations import FrameVariables, ProgramRead, ThreadStack, Variable, VariablesRead
+from diag.model.observations import (
+    FrameVariables,
+    ProgramPlace,
+    ProgramRead,
+    ThreadStack,
+    Variable,
+    VariablesRead,
+)
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait
 from diag.sources.host.job_files import Files
 from diag.sources.stacks import program
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_waits_that_end import ASKED, ASKS, FROM_RANK, LISTENS, reads
-from tests.facts import frames, stack, tree
+from tests.facts import TRAIN, frames, pid_of, stack, tree
 from tests.programs import line_of
 
 COLLECTOR = """
@@ -44,6 +51,23 @@ def serve(conn):
             room += read_exact(conn)  # serve
         conn.send(b"ok")
         room -= BATCH
+
+
+def normalise(conn):
+    for line in conn:  # normalise
+        if not line.strip():
+            continue
+        conn.write(norm(line))
+
+
+def echo(conn):
+    for line in conn:  # echo
+        conn.write(line)
+"""
+CLIENT = """
+def fetch(stream):
+    size = int(stream.readline())  # head
+    return stream.read(size)  # fetch
 """
 LOCK = Wait("condition", "futex", of_python=True)
 REQUEST = Wait(
@@ -52,19 +76,42 @@ REQUEST = Wait(
 )  # fmt: skip
 
 
-def asked(path: Path, marks: Sequence[str], wait: Wait, values: dict[str, str] | None = None) -> Finding:
-    script = path / "collector.py"
-    script.write_text(COLLECTOR)
-    lines = [f"{mark} {script}:{line_of(COLLECTOR, mark)}" for mark in marks]
+def read(script: Path, text: str, lines: Sequence[str]) -> tuple[ProgramPlace, ...]:
+    script.write_text(text)
     wanted = {frame.line: frame.function for frame in frames(*lines)}
     found = program.read(Files(), str(script), wanted, time.time() + 1)
-    places = tuple(program._place_of(str(script), row) for row in found["places"])
+    return tuple(program._place_of(str(script), row) for row in found["places"])
+
+
+def variables(thread: int, lines: Sequence[str], values: dict[str, str]) -> tuple[FrameVariables, ...]:
+    known = tuple(Variable(name, text) for name, text in values.items())
+    return tuple(
+        FrameVariables(thread, one.function, one.file, one.line, False, known) for one in frames(*lines)
+    )
+
+
+def asked(
+    path: Path,
+    marks: Sequence[str],
+    wait: Wait,
+    values: dict[str, str] | None = None,
+    *,
+    size: str = "",
+    line: str = "fetch",
+) -> Finding:
+    """`size`: the rank is in CLIENT at the line of this mark, where that is what it has read."""
+    script, client = path / "collector.py", path / "client.py"
+    lines = [f"{mark} {script}:{line_of(COLLECTOR, mark)}" for mark in marks]
+    places = read(script, COLLECTOR, lines)
+    own = [f"fetch {client}:{line_of(CLIENT, line)}"] if size else []
+    places += read(client, CLIENT, own)
+    asks = (*TRAIN, *own, *ASKS[-1:]) if size else ASKS
     threads = (ThreadWait(ASKED, "main", "S", "", LISTENS), ThreadWait(ASKED + 1, "worker", "S", "", wait))
     service = ProcessWaits(ASKED, 1, "python collector.py", threads, job=False)
     story = steady()
     for at in range(0, 60, 2):
         for rank in range(2):
-            story.tell(tree(rank, story.now), stack(rank, story.now, ASKS), reads(rank, REQUEST, service))
+            story.tell(tree(rank, story.now), stack(rank, story.now, asks), reads(rank, REQUEST, service))
             told = stack(rank, story.now, lines, pid=ASKED)
             worker = replace(told.threads[0], thread_id=ASKED + 1, name="worker")
             main = ThreadStack(
@@ -73,14 +120,9 @@ def asked(path: Path, marks: Sequence[str], wait: Wait, values: dict[str, str] |
             story.tell(replace(told, threads=(main, worker)))
             if at == 4:
                 story.tell(ProgramRead(rank, ASKED, places))
-                read = tuple(
-                    FrameVariables(
-                        ASKED + 1, one.function, one.file, one.line, False,
-                        tuple(Variable(name, text) for name, text in (values or {}).items()),
-                    )
-                    for one in frames(*lines)
-                )  # fmt: skip
-                story.tell(VariablesRead(rank, ASKED, read))
+                told_values = variables(ASKED + 1, lines, values or {})
+                story.tell(VariablesRead(rank, ASKED, told_values))
+                story.tell(VariablesRead(rank, pid_of(rank), variables(pid_of(rank), own, {"size": size})))
         story.wait(2.0)
     return story.hang()
 
@@ -114,3 +156,37 @@ def test_thread_that_waits_for_a_lock_once_is_not_shown(tmp_path: Path) -> None:
     hang = asked(tmp_path, ("Journal.roll",), LOCK)
 
     assert "already" not in hang.summary and "is in the loop" not in hang.summary
+
+
+def test_way_to_the_next_request_without_an_answer_is_shown_with_the_last_one(tmp_path: Path) -> None:
+    hang = asked(tmp_path, ("normalise",), FROM_RANK, {"line": "''"})
+
+    assert "waits for the next request, to which `if not line.strip():` (" in hang.summary
+    assert "leads without its answer, `conn.write(norm(line))` (" in hang.summary
+    assert "`line` was '' when read" in hang.summary
+    assert hang.advice.startswith("A process that is asked has to answer each request")
+
+
+def test_process_that_answers_each_request_is_not_said_to_leave_one_out(tmp_path: Path) -> None:
+    hang = asked(tmp_path, ("echo",), FROM_RANK, {"line": "''"})
+
+    assert "without its answer" not in hang.summary and "answer each request" not in hang.advice
+
+
+def test_process_that_works_on_the_request_is_not_said_to_leave_it_out(tmp_path: Path) -> None:
+    hang = asked(tmp_path, ("normalise",), LOCK, {"line": "''"})
+
+    assert "without its answer" not in hang.summary
+
+
+def test_length_that_the_rank_waits_for_is_shown_where_both_ends_wait(tmp_path: Path) -> None:
+    hang = asked(tmp_path, ("echo",), FROM_RANK, size="6412")
+
+    assert "returns once `size` bytes have come, 6412 when read, and fewer have" in hang.summary
+    assert "announce the number of bytes of what is sent" in hang.advice
+
+
+def test_line_that_waits_for_no_number_of_bytes_says_nothing_of_it(tmp_path: Path) -> None:
+    hang = asked(tmp_path, ("echo",), FROM_RANK, size="6412", line="head")
+
+    assert "bytes have come" not in hang.summary

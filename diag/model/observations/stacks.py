@@ -158,12 +158,24 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent or written (`text`) in the loop around a line, and what leads through a round of it without that: an
+    `if`, `else` (of the `if` that its text is), `match` or `except`."""
+
+    file: str
+    line: int
+    text: str
+    past: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramPlace:
     """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
     it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
     calls `wait` of, as far as names in the same file show. `awaited`: the key that it asks a store for, if what it asks is
     one, with {expressions} in place of values. `own_loop`: of the head of a `while`, which is run in each round, that loop.
-    `origins`: of the heads around it, of those of the ways past it, and of the statement itself."""
+    `origins`: of the heads around it, of those of the ways past it, and of the statement itself. `answer`: where a round of a
+    loop around it may have none."""
 
     file: str
     line: int
@@ -176,6 +188,7 @@ class ProgramPlace:
     awaited: str = ""
     own_loop: Block | None = None
     origins: tuple[Origin, ...] = ()
+    answer: Answer | None = None
 
     @property
     def inside(self) -> tuple[Block, ...]:

@@ -250,6 +250,15 @@ class Text:
         ]
         return max(inside, key=lambda one: one.line, default=self.module)
 
+    def loops_at(self, line: int) -> list[ast.For | ast.AsyncFor | ast.While]:
+        """Of its function, around it, the innermost first; its own where it is the head of one."""
+        found = [
+            one
+            for one in _own(self.function_at(line).node)
+            if isinstance(one, _LOOPS) and one.lineno <= line <= (one.end_lineno or 0)
+        ]
+        return sorted(found, key=lambda one: -one.lineno)
+
     def asked_at(self, line: int) -> list[ast.expr]:
         """What the head of the block at this line reads."""
         one = self._heads.get(line) or self._of_else(line)
@@ -296,6 +305,11 @@ class Text:
         rows[-1] = rows[-1][: node.end_col_offset]  # type: ignore[attr-defined]
         rows[0] = rows[0][node.col_offset :]  # type: ignore[attr-defined]
         return " ".join(b" ".join(rows).decode("utf-8", "replace").split())
+
+    def head_of(self, handler: ast.ExceptHandler) -> str:
+        """ "except OSError as error:" """
+        caught = f" {self.segment(handler.type)}" if handler.type is not None else ""
+        return f"except{caught}{f' as {handler.name}' if handler.name else ''}:"
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self._parents.get(node)
@@ -373,5 +387,23 @@ def guard_of(statement: ast.AST, function: Function | None) -> Guard | None:
                         return Guard(before.test, before.lineno, passes=True)
         if isinstance(outer, (*_LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
             return None
+        node = outer
+    return None
+
+
+def caught_by(node: ast.AST, function: Function | None) -> ast.ExceptHandler | None:
+    """The handler that goes on with something else where a call in it raises; None where none does, or what it caught is raised
+    again."""
+    if not any(isinstance(part, ast.Call) for part in ast.walk(node)):
+        return None
+    while (
+        function is not None
+        and node is not function.node
+        and (outer := function.text.parent(node)) is not None
+    ):
+        if isinstance(outer, ast.Try) and node in outer.body:
+            for handler in outer.handlers:
+                if not any(isinstance(part, ast.Raise) for part in ast.walk(handler)):
+                    return handler
         node = outer
     return None

@@ -10,6 +10,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import (
+    Answer,
     Block,
     Leave,
     Link,
@@ -22,9 +23,10 @@ from diag.model.observations import (
 )
 from diag.sources.host.job_files import Files
 from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
+from diag.sources.stacks.answers import answer_of
 from diag.sources.stacks.elsewhere import awaited_key, statements_of
 from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
-from diag.sources.stacks.origins import MOST_LINKS, MOST_ORIGINS, origins
+from diag.sources.stacks.origins import MOST_LINKS, MOST_ORIGINS, origins, parsed
 from diag.sources.stacks.statements import (
     FUNCTIONS,
     LOOPS,
@@ -128,6 +130,7 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
     own = row.get("own_loop")
     head = from_mapping(Block, own) if own is not None else None
     found = tuple(_origin_of(one) for one in sequence(row.get("origins", ()))[:MOST_ORIGINS])
+    answer = row.get("answer")
     return from_mapping(
         ProgramPlace,
         row,
@@ -137,7 +140,13 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
         names=names,
         own_loop=head,
         origins=found,
+        answer=_answer_of(answer) if answer is not None else None,
     )
+
+
+def _answer_of(row: Mapping[str, Any]) -> Answer:
+    past = tuple(from_mapping(Block, one) for one in sequence(row["past"])[:_MOST_BLOCKS])
+    return from_mapping(Answer, row, past=past)
 
 
 def _origin_of(row: Mapping[str, Any]) -> Origin:
@@ -178,7 +187,9 @@ def _place(
 
 def _with_origins(place: ProgramPlace, texts: Mapping[str, str]) -> ProgramPlace:
     heads = [block.line for block in (*place.inside, *(leave.under for leave in place.leaves))]
-    return replace(place, origins=origins(texts, place.file, heads, place.line))
+    text = parsed(place.file, texts[place.file])
+    answer = answer_of(text, place.line) if text is not None else None
+    return replace(place, origins=origins(texts, place.file, heads, place.line), answer=answer)
 
 
 def _around(lines: Sequence[Line], at: int) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:
