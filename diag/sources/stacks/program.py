@@ -22,7 +22,7 @@ from diag.model.observations import (
     Statement,
 )
 from diag.sources.host.job_files import Files
-from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
+from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.answers import answer_of
 from diag.sources.stacks.elsewhere import awaited_key, statements_of
 from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
@@ -42,6 +42,7 @@ _MOST_BYTES = 512 << 10  # a tenth of a second
 _BOOT_SECONDS = 2.0  # the kernel tells the start since a boot that it knows to the second
 _MOST_BLOCKS, _MOST_LEAVES, _MOST_DECIDING = 12, 8, 3
 _MOST_STATEMENTS = 96
+_LONGEST_COMMAND = 200
 _MOST_MODULES, _MOST_TRIED = 4, 64  # further files that a read of one opens, and looks for
 _BLOCKS = ("while", "for", "if", "elif", "else", "except", "finally", "with")
 _CONDITIONS = ("if", "elif", "else", "except")
@@ -107,7 +108,9 @@ def parse(record: Record) -> Iterator[Observation]:
         for _, read_of_it in files
         for row in sequence(mapping(read_of_it).get("statements"))[:_MOST_STATEMENTS]
     )
-    yield ProgramRead(record.rank, integer(record.payload["pid"]), tuple(places), tuple(statements))
+    command = word(record.payload.get("command"), _LONGEST_COMMAND)
+    pid = integer(record.payload["pid"])
+    yield ProgramRead(record.rank, pid, tuple(places), tuple(statements), command)
 
 
 def _statement_of(row: Mapping[str, Any]) -> Statement:
