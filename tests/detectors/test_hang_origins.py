@@ -230,8 +230,9 @@ def test_exception_that_left_a_rank_with_another_value_is_told_where_that_differ
     values = {rank: {"resumes": {"step": ["50", "40"][rank]}} for rank in (0, 1)}
     found = called(path, {0: ("validates",), 1: ("steps",)}, values)
 
-    assert "with what it raises caught by `except Exception:` (" in found.summary
-    assert "where that raises, a rank goes on with something else" in found.summary
+    assert "state is `load(path)` (" in found.summary
+    assert "): where that raises, `except Exception:` (" in found.summary
+    assert ") goes on with something else" in found.summary
     assert "`step` was 50 on rank 0 and 40 on rank 1 when read" in found.summary
     assert found.advice.startswith("What raises on one rank alone leaves it with another value")
 
@@ -239,4 +240,4 @@ def test_exception_that_left_a_rank_with_another_value_is_told_where_that_differ
 def test_exception_is_not_told_where_no_value_is_known_to_differ(path: Path) -> None:
     found = called(path, {0: ("validates",), 1: ("steps",)}, {})
 
-    assert "caught by" not in found.summary
+    assert "goes on with something else" not in found.summary

@@ -25,7 +25,7 @@ _SAYS = {
     "counted": "",  # its condition is shown
     "clock": "each rank looks at its clock when it comes there",
     "data": "a number that each rank has from what it computed itself",
-    "fallback": "where that raises, a rank goes on with something else",
+    "fallback": "",  # its handler is shown
     "file": "each rank looks for itself, when it comes there",
     "process": "what each process has of its own",
     "rank": "",  # the text names the rank
@@ -321,7 +321,7 @@ def _link(link: Link, cwd: str) -> str:
     guard = f"`{link.guard}` ({format_path(link.file, cwd)}:{link.guard_line})" if link.guard else ""
     under = f", gone past where {guard}" if link.passes else f", only under {guard}"
     if link.guard.startswith("except"):
-        under = f", with what it raises caught by {guard}"
+        under = f": where that raises, {guard} goes on with something else"
     if link.kind == "also":
         return f"`{text}` ({where}) draws from it too{under if guard else ''}"
     says = {"item": "is one of", "returns": "returns", "changes": "changes by", "given": "changes by"}

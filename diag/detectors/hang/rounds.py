@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from diag.detectors.hang.partings import OF_RANK, counter_of, head_of, path_of
 from diag.detectors.hang.pipeline import same_branch
-from diag.detectors.hang.verdict import Verdict, others
+from diag.detectors.hang.verdict import Verdict, format_who, others
 from diag.model import Confidence, numbered
 from diag.model.observations import Block, Frame, ProgramPlace
 from diag.state.rank_view import RankView
@@ -185,7 +185,7 @@ def _of_messages(found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], j
     if len(counts) > 1 and sum(map(len, known.values())) < len(found):
         return ""
     parts = [f"{head} has {_rounds_of(count)} on {format_ranks(of)}" for (head, count), of in known.items()]
-    parts += [f"{head} is in round {at} on {format_ranks(of)}" for (head, at), of in further.items()]
+    parts += [f"{format_who(of, '[is|are]')} in round {at} of {head}" for (head, at), of in further.items()]
     return " and ".join(parts) + _shorter_last(found, job)
 
 
