@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from diag.model import Finding
 from diag.model.observations import (
     FrameVariables,
@@ -60,6 +62,16 @@ def normalise(conn):
         conn.write(norm(line))
 
 
+def scores(conn):
+    while True:
+        row = conn.recv()  # scores
+        try:
+            score = judge(row)
+        except ValueError:
+            continue
+        conn.send(score)
+
+
 def echo(conn):
     for line in conn:  # echo
         conn.write(line)
@@ -69,6 +81,7 @@ def fetch(stream):
     size = int(stream.readline())  # head
     return stream.read(size)  # fetch
 """
+OTHER = ASKED + 100
 LOCK = Wait("condition", "futex", of_python=True)
 REQUEST = Wait(
     "tcp_receive", "recvfrom", 9, peer="127.0.0.1:8000", silent_seconds=20.0,
@@ -98,26 +111,34 @@ def asked(
     *,
     size: str = "",
     line: str = "fetch",
+    second: Wait | None = None,
 ) -> Finding:
-    """`size`: the rank is in CLIENT at the line of this mark, where that is what it has read."""
+    """`size`: the rank is in CLIENT at the line of this mark, where that is what it has read. `second`: what another process
+    waits for that may answer too."""
     script, client = path / "collector.py", path / "client.py"
     lines = [f"{mark} {script}:{line_of(COLLECTOR, mark)}" for mark in marks]
     places = read(script, COLLECTOR, lines)
     own = [f"fetch {client}:{line_of(CLIENT, line)}"] if size else []
     places += read(client, CLIENT, own)
     asks = (*TRAIN, *own, *ASKS[-1:]) if size else ASKS
-    threads = (ThreadWait(ASKED, "main", "S", "", LISTENS), ThreadWait(ASKED + 1, "worker", "S", "", wait))
-    service = ProcessWaits(ASKED, 1, "python collector.py", threads, job=False)
+    worker = ThreadWait(ASKED + 1, "worker", "S", "", wait)
+    threads = (ThreadWait(ASKED, "main", "S", "", LISTENS if second is None else LOCK), worker)
+    processes = [ProcessWaits(ASKED, 1, "python collector.py", threads, job=False)]
+    request = REQUEST
+    if second is not None:
+        main = ThreadWait(OTHER, "main", "S", "", second)
+        processes.append(ProcessWaits(OTHER, 1, "python collector.py", (main,), job=False))
+        request = replace(REQUEST, others=(*REQUEST.others, Party(OTHER, 0, "python collector.py")))
     story = steady()
-    for at in range(0, 60, 2):
+    for at in range(0, 60 if second is None else 240, 2):
         for rank in range(2):
-            story.tell(tree(rank, story.now), stack(rank, story.now, asks), reads(rank, REQUEST, service))
+            story.tell(tree(rank, story.now), stack(rank, story.now, asks), reads(rank, request, *processes))
             told = stack(rank, story.now, lines, pid=ASKED)
-            worker = replace(told.threads[0], thread_id=ASKED + 1, name="worker")
-            main = ThreadStack(
+            working = replace(told.threads[0], thread_id=ASKED + 1, name="worker")
+            serving = ThreadStack(
                 ASKED, "MainThread", frames("serve_forever /usr/lib/python3.11/socketserver.py:235")
             )
-            story.tell(replace(told, threads=(main, worker)))
+            story.tell(replace(told, threads=(serving, working)))
             if at == 4:
                 story.tell(ProgramRead(rank, ASKED, places))
                 told_values = variables(ASKED + 1, lines, values or {})
@@ -190,3 +211,20 @@ def test_line_that_waits_for_no_number_of_bytes_says_nothing_of_it(tmp_path: Pat
     hang = asked(tmp_path, ("echo",), FROM_RANK, size="6412", line="head")
 
     assert "bytes have come" not in hang.summary
+
+
+def test_last_request_is_shown_where_a_handler_leads_past_the_answer(tmp_path: Path) -> None:
+    hang = asked(tmp_path, ("scores",), FROM_RANK, {"row": "'bad'"})
+
+    assert "to which `except ValueError:` (" in hang.summary
+    assert "`conn.send(score)` (" in hang.summary and "`row` was 'bad' when read" in hang.summary
+
+
+@pytest.mark.parametrize(("second", "said"), [(LOCK, True), (Wait("running"), False)])
+def test_one_of_several_is_shown_only_where_none_of_them_works(
+    tmp_path: Path, second: Wait, said: bool
+) -> None:
+    hang = asked(tmp_path, ("scores",), FROM_RANK, {"row": "'bad'"}, second=second)
+
+    assert ("to which `except ValueError:` (" in hang.summary) is said
+    assert "`row` was" not in hang.summary  # whichever had it
