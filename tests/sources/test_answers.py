@@ -150,3 +150,21 @@ def take(conn):
 @pytest.mark.parametrize("text", (EACH, RAISES, NO_REQUEST, BEFORE, SILENT))
 def test_nothing_is_found_where_each_request_has_an_answer_or_none_is_given(text: str) -> None:
     assert found(text) is None
+
+
+def test_loop_that_is_too_long_to_tell_has_none() -> None:
+    called = "".join(f"    step_{at}(row)\n" for at in range(60))
+    functions = "".join(
+        f"def step_{at}(row):\n" + called.replace(f"step_{at}(", "plain(") for at in range(60)
+    )
+    text = f"{functions}\nfor row in rows:  # asks\n{called}    if row:\n        print(row)\n"
+
+    assert found(text) is None
+    assert found("for row in rows:  # asks\n    if row:\n        print(row)\n") is not None
+
+
+def test_expression_that_is_too_deep_has_none() -> None:
+    deep = "for row in rows:  # asks\n    if row:\n        print(" + "+".join(["row"] * 5000) + ")\n"
+    program = parsed(PATH, deep)
+
+    assert program is None or answer_of(program, 1) is None

@@ -15,6 +15,7 @@ from diag.sources.stacks.statements import shown
 
 _MOST_PAST = 3
 _DEPTH = 2  # functions that the loop calls
+_MOST_STEPS = 2000  # ours: statements that are looked at for one loop, some hundredths of a second
 # Of files, sockets, pipes of multiprocessing, zmq and queues; and what programs call it.
 _SENDS = re.compile(
     r"write|writelines|send|sendall|sendto|sendmsg|send_(?:bytes|string|json|pyobj|multipart|message|response)|put|put_nowait|reply|"
@@ -74,12 +75,22 @@ _STRAIGHT, _AWAY = _Ways((None,)), _Ways()
 
 
 def answer_of(text: Text, line: int) -> Answer | None:
-    """Of the loop around this line, where a process waits for its next request. None where there is no answer in it, or each
-    round has one."""
+    """Of the loop around this line, where a process waits for its next request. None where there is no answer in it, each
+    round has one, or it is too long or too deep to tell."""
+    try:
+        return _answer_of(text, line)
+    except RecursionError:
+        return None
+
+
+def _answer_of(text: Text, line: int) -> Answer | None:
     for loop in text.loops_at(line):
         body = loop.body
         asks = next((at for at, one in enumerate(body) if one.lineno <= line <= (one.end_lineno or 0)), 0)
-        ways = _Round(text, line).block(body[asks:])
+        round_ = _Round(text, line)
+        ways = round_.block(body[asks:])
+        if round_.steps > _MOST_STEPS:
+            return None
         if ways.answers:
             past = dict.fromkeys(one for one in (*ways.back, *ways.through) if one is not None)
             first = ways.answers[0]
@@ -104,11 +115,13 @@ class _Round:
 
     def __init__(self, text: Text, line: int) -> None:
         self._text, self._line = text, line
+        self.steps = 0
 
     def block(self, body: Sequence[ast.stmt], depth: int = 0) -> _Ways:
         ways = _STRAIGHT
         for one in body:
-            if not ways.through:
+            self.steps += 1
+            if not ways.through or self.steps > _MOST_STEPS:
                 break
             ways = ways.then(self._statement(one, depth))
         return ways
