@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from diag.model.observations import Link, Origin
+from diag.sources.stacks.origin_guards import caught_by, guard_of, loops_around, returned
 from diag.sources.stacks.origin_kinds import (
     KINDS,
     OF_RANK,
@@ -24,16 +25,7 @@ from diag.sources.stacks.origin_kinds import (
     makes_unordered,
     of_many,
 )
-from diag.sources.stacks.origin_scopes import (
-    Binding,
-    Function,
-    Text,
-    callee_name,
-    caught_by,
-    guard_of,
-    loops_around,
-    returned,
-)
+from diag.sources.stacks.origin_scopes import Binding, Function, Text, callee_name
 from diag.sources.stacks.statements import shown
 
 MOST_ORIGINS, MOST_LINKS = 24, 4
