@@ -16,7 +16,7 @@ from diag.model.observations import (
 )
 from diag.state.reducer import AttemptBegan, Reducer, takes
 
-_MOST = 2048
+_MOST, _MOST_STOPPERS = 2048, 16
 _OUTWARDS = 3  # frames in which a block is sought
 _Function = tuple[int, str, str]
 
@@ -40,6 +40,7 @@ class Program(Reducer):
         self._steady: dict[tuple[int, int], dict[_Function, Steady]] = {}
         self._places: dict[tuple[str, int, str], ProgramPlace] = {}
         self._statements: dict[tuple[str, int], Statement] = {}
+        self._stoppers: dict[int, ProgramRead] = {}
         self._variables: dict[tuple[int, int], VariablesRead] = {}  # by rank and pid
         self._first: dict[tuple[int, int], dict[_Function, FrameVariables]] = {}
 
@@ -55,6 +56,11 @@ class Program(Reducer):
     def statements(self, kind: str) -> list[Statement]:
         """In the order of files and lines."""
         return [one for _, one in sorted(self._statements.items()) if one.kind == kind]
+
+    @property
+    def stoppers(self) -> tuple[ProgramRead, ...]:
+        """Processes beside the ranks whose scripts stop others."""
+        return tuple(self._stoppers.values())
 
     def variables(self, rank: int, pid: int) -> VariablesRead | None:
         """Of a process of this rank, as last read. None where they were not."""
@@ -90,6 +96,10 @@ class Program(Reducer):
 
     @takes(ProgramRead)
     def _read(self, at: float, fact: ProgramRead) -> None:
+        if fact.command:
+            if len(self._stoppers) < _MOST_STOPPERS:
+                self._stoppers[fact.pid] = fact
+            return
         for place in fact.places:
             if len(self._places) < _MOST:
                 self._places[place.file, place.line, place.function] = place
@@ -101,6 +111,7 @@ class Program(Reducer):
     def _began_anew(self, at: float, fact: AttemptBegan) -> None:
         self._places.clear()  # it may have been mended in between
         self._statements.clear()
+        self._stoppers.clear()
         self._variables.clear()
         self._first.clear()
         self._steady.clear()

@@ -18,7 +18,7 @@ from diag.model.observations import RankFound
 from diag.settings import load
 from diag.state.rank import RankState
 from diag.state.view import JobView
-from tests.facts import Story, frames, stack
+from tests.facts import Story, frames, process, stack, tree
 
 HERE = Path(__file__)
 LINE = next(at for at, line in enumerate(HERE.read_text().splitlines(), 1) if line.startswith("LINE = "))
@@ -101,3 +101,29 @@ def test_place_that_a_recursion_comes_to_again_and_again_counts_once() -> None:
     ]
 
     assert [frame.line for frame in _path(frames(*lines))] == [9, 16, 28, 22]
+
+
+def test_scripts_of_the_job_are_read_once_where_a_rank_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path)
+    [program] = watched.look()
+    script = tmp_path / "guard.sh"
+    script.write_text("kill -STOP $1")
+    answers = SimpleNamespace(
+        cmdline=lambda: ["bash", str(script)],
+        cwd=lambda: "/",
+        create_time=lambda: script.stat().st_mtime + 1,
+        parents=list,
+    )
+    monkeypatch.setattr("diag.agent.samplers.program.psutil.Process", lambda pid: answers)
+    monkeypatch.setattr(NodeContext, "processes", lambda self: SimpleNamespace(scan=lambda: (os.getpid(),)))
+    story = watched.story
+    story.tell(replace(tree(0, story.now, state="T"), main=process(os.getpid(), state="T")))
+
+    watched.look()
+    watched.look()
+    [_, record] = watched.records
+    assert program in watched.records and record.payload["command"] == f"bash {script}"
+    [statement] = record.payload["files"][str(script)]["statements"]
+    assert statement["text"] == "kill -STOP $1"

@@ -42,6 +42,19 @@ def stages(outs, rank):
         recv(part, rank + 1)  # backward
 
 
+def feeds(x, conf):
+    outs = []
+    for part in x.split(conf.micro):
+        outs.append(part)
+    for out in outs:
+        recv(out, 1)  # feeds
+
+
+def relays(conf):
+    for part in range(conf.n_micro):
+        recv(part, 0)  # relays
+
+
 run()  # top
 """
 
@@ -109,3 +122,25 @@ def test_loops_of_as_many_rounds_or_unknown_ones_are_not_compared(tmp_path: Path
     hang = told(tmp_path, functions, {0: {"outs": outs, "MICRO": "4"}, 1: {"MICRO": "4"}})
 
     assert "rounds" not in hang.summary
+
+
+UNKNOWN = {0: ("feeds", "feeds"), 1: ("relays", "relays")}
+
+
+def test_loop_that_is_in_a_later_round_than_the_other_has_is_named_where_its_number_is_not_known(
+    tmp_path: Path,
+) -> None:
+    loader = {"loader.batch_size": "32", "loader.drop_last": "False"}
+    values = {0: {"outs": "[<Tensor>]"} | loader, 1: {"part": "1", "conf": "<Conf micro=8>"}}
+    hang = told(tmp_path, UNKNOWN, values)
+
+    assert "where outs is filled in `for part in x.split(conf.micro):` (" in hang.summary
+    assert "has 1 round on rank 0" in hang.summary
+    assert "rank 1 is in round 2 of `for part in range(conf.n_micro):` (" in hang.summary
+    assert "`loader.drop_last` was False: its last batch may have fewer than 32 rows" in hang.summary
+
+
+def test_loop_that_has_come_no_further_than_the_other_has_rounds_is_not_compared(tmp_path: Path) -> None:
+    hang = told(tmp_path, UNKNOWN, {0: {"outs": "[<Tensor>, <Tensor>]"}, 1: {"part": "1"}})
+
+    assert "round" not in hang.summary

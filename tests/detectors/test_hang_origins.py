@@ -66,6 +66,24 @@ def careful(rows, rank, skipped):
     all_reduce(rows)  # later
 
 
+def newest(rank):
+    for path in listing(rank):
+        try:
+            state = load(path)
+        except Exception:
+            continue
+        return state
+
+
+def resumes(rank):
+    step = newest(rank)["step"]
+    while step < 100:
+        step += 1
+        all_reduce(rank)  # steps
+        if step % 50 == 0:
+            all_reduce(rank)  # validates
+
+
 train([], 0, Mix(), 0)  # top
 """
 Values = dict[str, dict[str, str]]
@@ -86,6 +104,7 @@ def called(path: Path, marks: dict[int, tuple[str, ...]], values: dict[int, Valu
         "micro": "run",
         "ran": "run",
         **dict.fromkeys(("tried", "logged", "later"), "careful"),
+        **dict.fromkeys(("steps", "validates"), "resumes"),
     }
     stacks = {
         rank: [top, *(f"{functions.get(one, 'train')} {path}:{line_of(text, one)}" for one in ones), REDUCE]
@@ -205,3 +224,20 @@ def test_way_round_a_loop_does_not_decide_when_it_is_left(path: Path) -> None:
 
     assert found.cause == "left_the_loop"
     assert "isnan" not in found.summary.partition("where mine")[0] and "where mine is" in found.summary
+
+
+def test_exception_that_left_a_rank_with_another_value_is_told_where_that_differs(path: Path) -> None:
+    values = {rank: {"resumes": {"step": ["50", "40"][rank]}} for rank in (0, 1)}
+    found = called(path, {0: ("validates",), 1: ("steps",)}, values)
+
+    assert "state is `load(path)` (" in found.summary
+    assert "): where that raises, `except Exception:` (" in found.summary
+    assert ") goes on with something else" in found.summary
+    assert "`step` was 50 on rank 0 and 40 on rank 1 when read" in found.summary
+    assert found.advice.startswith("What raises on one rank alone leaves it with another value")
+
+
+def test_exception_is_not_told_where_no_value_is_known_to_differ(path: Path) -> None:
+    found = called(path, {0: ("validates",), 1: ("steps",)}, {})
+
+    assert "goes on with something else" not in found.summary

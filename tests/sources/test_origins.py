@@ -364,3 +364,53 @@ def test_flag_that_a_handler_of_a_signal_sets_is_known(mark: str, last: str) -> 
 
 def test_flag_that_another_function_sets_is_not() -> None:
     assert way(SIGNALS, "quiet") == []
+
+
+LOADS = """
+import torch
+
+
+def latest(folder, rank):
+    for path in listing(folder, rank):
+        try:
+            state = torch.load(path)
+        except Exception as error:
+            log.debug(error)
+            continue
+        return state
+    return None
+
+
+def first(folder):
+    try:
+        return torch.load(folder)
+    except OSError:
+        raise SystemExit(1)
+
+
+def train(folder, rank):
+    step = latest(folder, rank)["step"]
+    begun = first(folder)["step"]
+    while step < 100:
+        step += 1
+        if step % 10 == 0:  # kept
+            evaluate(step)
+        if begun % 10 == 0:  # raised
+            evaluate(step)
+"""
+
+
+def test_value_that_something_else_stands_for_where_it_raises_is_found_with_its_handler() -> None:
+    line = line_of(LOADS, "kept")
+    (origin,) = (one for one in origins({"/t.py": LOADS}, "/t.py", [line], 1) if one.kind == "fallback")
+
+    assert (origin.links[-1].text, origin.links[-1].guard) == (
+        "torch.load(path)",
+        "except Exception as error:",
+    )
+
+
+def test_handler_that_raises_again_stands_for_nothing() -> None:
+    line = line_of(LOADS, "raised")
+
+    assert all(one.kind != "fallback" for one in origins({"/t.py": LOADS}, "/t.py", [line], 1))

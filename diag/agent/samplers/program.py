@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import psutil
@@ -12,7 +12,7 @@ from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.model import Payload, Record
 from diag.model.observations import Frame
 from diag.sources.host.job_files import JobFiles
-from diag.sources.stacks import program
+from diag.sources.stacks import program, stops
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -22,6 +22,7 @@ _MOST_FRAMES = 12  # of the thread that trains
 _MOST_THREADS = 16
 _MOST_OUTER = 3  # of another thread: which lock it holds is seen further out
 _MOST_LINES = 4096  # in a run
+_MOST_PROCESSES = 64  # looked through for one that stops a rank
 
 
 class _Wanted(NamedTuple):
@@ -37,7 +38,10 @@ class ProgramSampler(NodeSampler):
 
     def __init__(self, node: NodeContext) -> None:
         super().__init__(node.reporter, _CALM_SECONDS)
+        self._node = node
         self._reads = node.settings.read_program
+        self._stopped: dict[int, int] = {}  # pids of stopped ranks, and their numbers
+        self._looked_for: set[int] = set()
         self._lock = threading.Lock()
         self._todo: list[_Wanted] = []
         self._known: set[tuple[int, Frame]] = set()
@@ -49,6 +53,14 @@ class ProgramSampler(NodeSampler):
     def tend(self, closer: bool, job: JobView) -> None:
         if not closer or not self._reads or len(self._known) > _MOST_LINES:
             return
+        stopped = {
+            rank.placement.pid: rank.rank for rank in job.alive_ranks() if rank.stopped and not rank.node
+        }
+        if stopped.keys() - self._looked_for:
+            self._looked_for |= stopped.keys()
+            with self._lock:
+                self._stopped |= stopped
+            self.wake()
         wanted = [one for one in _wanted(job) if (one.pid, one.frame) not in self._known]
         if wanted:
             self._known.update((one.pid, one.frame) for one in wanted)
@@ -62,6 +74,9 @@ class ProgramSampler(NodeSampler):
     def sample(self) -> None:
         with self._lock:
             todo, self._todo = self._todo, []
+            stopped, self._stopped = self._stopped, {}
+        for record in _stoppers(self._node, stopped) if stopped else ():
+            self.reporter.put(record)
         for pid in dict.fromkeys(one.pid for one in todo):
             of_it = [one for one in todo if one.pid == pid]
             payload = _read(pid, [one.frame for one in of_it])
@@ -117,3 +132,32 @@ def _read(pid: int, frames: Iterable[Frame]) -> Payload | None:
             }
     except (OSError, psutil.Error):
         return None
+
+
+def _stoppers(node: NodeContext, stopped: Mapping[int, int]) -> Iterator[Record]:
+    """Of each script one process: those of the job, and what has started them; where diag did not start the job, what is
+    above the rank."""
+    pid, rank = next(iter(stopped.items()))
+    processes = node.processes()
+    seen: set[str] = set()
+    for one in (*(processes.scan() if processes is not None else ()), *_above(pid))[:_MOST_PROCESSES]:
+        try:
+            process = psutil.Process(one)
+            argv, cwd, started = process.cmdline(), process.cwd(), process.create_time()
+            script = stops.script_of(argv)
+            if not script or script in seen:
+                continue
+            seen.add(script)
+            with JobFiles(one) as files:
+                payload = stops.read(files, argv, cwd, started)
+        except (OSError, psutil.Error):
+            continue
+        if payload is not None:
+            yield Record(program.SOURCE, {"pid": one, **payload}, rank, node.reporter.host)
+
+
+def _above(pid: int) -> list[int]:
+    try:
+        return [one.pid for one in psutil.Process(pid).parents()]
+    except psutil.Error:
+        return []

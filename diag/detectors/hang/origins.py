@@ -25,6 +25,7 @@ _SAYS = {
     "counted": "",  # its condition is shown
     "clock": "each rank looks at its clock when it comes there",
     "data": "a number that each rank has from what it computed itself",
+    "fallback": "",  # its handler is shown
     "file": "each rank looks for itself, when it comes there",
     "process": "what each process has of its own",
     "rank": "",  # the text names the rank
@@ -59,6 +60,11 @@ ADVICE = {
     "data": (
         "Agree on that number before it decides anything: all_reduce it (a sum, a mean, a MAX), or broadcast the one of rank "
         "0."
+    ),
+    "fallback": (
+        "What raises on one rank alone leaves it with another value than its peers have, and the handler shown says so to nobody: "
+        "print there what was caught, with the rank and the file (one that is cut off, or missing), and let all ranks agree on what "
+        "they go on with (the smallest step by all_reduce with MIN, or a broadcast)."
     ),
     "file": "Let one rank look, and broadcast what it found, to all in the same step.",
     "process": "Let one rank read it, and broadcast what it decides.",
@@ -104,6 +110,7 @@ def with_origin(verdict: Verdict, job: JobView) -> Verdict:
     if asked is None:
         return verdict
     ways = [way for way in _ways(asked, verdict, job) if not way.alike and _tells(way)]
+    ways = [way for way in ways if way.kind != "fallback" or way.apart]  # most take effect alike on all
     if polled is not None:
         ways = [way for way in ways if way.kind in _OF_NAMES and way.links]
     else:
@@ -313,6 +320,8 @@ def _link(link: Link, cwd: str) -> str:
     text = link.text if len(link.text) <= _LONGEST else link.text[: _LONGEST - 4].rstrip() + " ..."
     guard = f"`{link.guard}` ({format_path(link.file, cwd)}:{link.guard_line})" if link.guard else ""
     under = f", gone past where {guard}" if link.passes else f", only under {guard}"
+    if link.guard.startswith("except"):
+        under = f": where that raises, {guard} goes on with something else"
     if link.kind == "also":
         return f"`{text}` ({where}) draws from it too{under if guard else ''}"
     says = {"item": "is one of", "returns": "returns", "changes": "changes by", "given": "changes by"}

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from diag.detectors.hang.partings import OF_RANK, counter_of, head_of, path_of
 from diag.detectors.hang.pipeline import same_branch
-from diag.detectors.hang.verdict import Verdict, others
-from diag.model import Confidence
+from diag.detectors.hang.verdict import Verdict, format_who, others
+from diag.model import Confidence, numbered
 from diag.model.observations import Block, Frame, ProgramPlace
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
@@ -32,6 +32,10 @@ _OPERATORS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 _LARGEST = 1 << 53
+_MOST_DIGITS = 16
+_FROM_ZERO = re.compile(
+    r"for (?P<name>\w+)(?:,.+)? in (?:range\([^,()]+(?:\([^()]*\))?\)|enumerate\([^,]+\)):$"
+)
 
 
 def rounds_that_differ(verdict: Verdict, job: JobView) -> str:
@@ -160,19 +164,54 @@ def _counters(
 
 
 def _of_messages(found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], job: JobView) -> str:
-    """Ranks are in loops of their own, one in each pass: each has as many rounds as it counts messages."""
-    parts: dict[tuple[str, int], list[int]] = {}
+    """Ranks are in loops of their own, one in each pass: each has as many rounds as it counts messages, or at least as many as
+    it has begun."""
+    known: dict[tuple[str, int], list[int]] = {}
+    begun: dict[tuple[str, int], list[int]] = {}
+    of_numbers = False  # then it may count messages of another kind: a schedule's own
     for rank, frame, place, loop in found:
-        count = _rounds(loop, _values(rank, frame, job))
-        if count is None:
-            return ""
+        values = _values(rank, frame, job)
         head = head_of(loop, place.file, job.run.cwd) + _made(loop, place, job.run.cwd)
-        parts.setdefault((head, count), []).append(rank.rank)
-    if len({count for _, count in parts}) < 2 or len(parts) > _MOST_NUMBERS:
+        if (count := _rounds(loop, values)) is not None:
+            known.setdefault((head, count), []).append(rank.rank)
+            of_numbers = of_numbers or _is_of_numbers(loop)
+        elif (round_ := _round(loop, values)) is not None:
+            begun.setdefault((head, round_), []).append(rank.rank)
+    counts = {count for _, count in known}
+    beyond = counts and not of_numbers
+    further = {key: of for key, of in begun.items() if beyond and key[1] > max(counts)}
+    if (len(counts) < 2 and not further) or len(known) + len(further) > _MOST_NUMBERS:
         return ""
-    return " and ".join(
-        f"{head} has {count} rounds on {format_ranks(tuple(of))}" for (head, count), of in parts.items()
-    )
+    if len(counts) > 1 and sum(map(len, known.values())) < len(found):
+        return ""
+    parts = [f"{head} has {_rounds_of(count)} on {format_ranks(of)}" for (head, count), of in known.items()]
+    parts += [f"{format_who(of, '[is|are]')} in round {at} of {head}" for (head, at), of in further.items()]
+    return " and ".join(parts) + _shorter_last(found, job)
+
+
+def _rounds_of(count: int) -> str:
+    return numbered(f"{count} [round|rounds]", count)
+
+
+def _round(loop: Block, values: Mapping[str, str]) -> int | None:
+    """The one that it is in, of a loop over numbers from 0."""
+    found = _FROM_ZERO.match(loop.text)
+    text = values.get(found["name"], "") if found is not None else ""
+    return int(text) + 1 if text.isdecimal() and len(text) < _MOST_DIGITS else None
+
+
+def _shorter_last(found: Sequence[tuple[RankView, Frame, ProgramPlace, Block]], job: JobView) -> str:
+    """ ", and `loader.drop_last` was False: its last batch has what is left over": a DataLoader of one of their functions."""
+    for rank, *_ in found:
+        read = job.program.variables(rank.rank, rank.placement.pid)
+        for frame in read.frames if read is not None else ():
+            values = {one.name: one.text for one in frame.variables}
+            for name, text in values.items():
+                owner, _, attribute = name.rpartition(".")
+                size = values.get(f"{owner}.batch_size", "")
+                if not frame.called and (attribute, text) == ("drop_last", "False") and size.isdecimal():
+                    return f", and `{name}` was False: its last batch may have fewer than {size} rows"
+    return ""
 
 
 def _numbers(counts: Mapping[int, Sequence[int]]) -> str:
@@ -192,6 +231,8 @@ def _made(loop: Block, place: ProgramPlace, cwd: str) -> str:
     if not known:
         return ""
     one = known[0]
+    if one.kind == "filled":
+        return f", where {one.name} is filled in `{one.text}` ({format_path(one.file, cwd)}:{one.line}),"
     return f", where {one.name} is `{one.text[:80]}` ({format_path(one.file, cwd)}:{one.line}),"
 
 

@@ -70,7 +70,7 @@ _FACTS = {
         StoreTried StoreWaited
     """,
     "stacks": """
-        Frame Exchange ThreadStack StackSample NativeFramesRead Block Leave Link Meaning Origin ProgramPlace Statement
+        Frame Exchange ThreadStack StackSample NativeFramesRead Block Leave Link Meaning Origin Answer ProgramPlace Statement
         ProgramRead Variable FrameVariables AsyncTask Mark VariablesRead
     """,
 }

@@ -113,8 +113,8 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a name stands for, by the one statement that defines it: the value assigned to it, or what a function of that name
-    returns (`kind` value or function). `file`: where that is."""
+    """What a name stands for, by the one statement that defines it: the value assigned to it, what a function of that name
+    returns, or the loop in each round of which a list gets an item (`kind` value, function or filled). `file`: where that is."""
 
     name: str
     kind: str
@@ -158,12 +158,24 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent or written (`text`) in the loop around a line, and what leads through a round of it without that: an
+    `if`, `else` (of the `if` that its text is), `match` or `except`."""
+
+    file: str
+    line: int
+    text: str
+    past: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramPlace:
     """A line of a function: its statement, the blocks around it from the innermost to the function's, the ways past
     it, and what the names in all these stand for, where one statement says so. `made`: the statement that made what it
     calls `wait` of, as far as names in the same file show. `awaited`: the key that it asks a store for, if what it asks is
     one, with {expressions} in place of values. `own_loop`: of the head of a `while`, which is run in each round, that loop.
-    `origins`: of the heads around it, of those of the ways past it, and of the statement itself."""
+    `origins`: of the heads around it, of those of the ways past it, and of the statement itself. `answer`: where a round of a
+    loop around it may have none."""
 
     file: str
     line: int
@@ -176,6 +188,7 @@ class ProgramPlace:
     awaited: str = ""
     own_loop: Block | None = None
     origins: tuple[Origin, ...] = ()
+    answer: Answer | None = None
 
     @property
     def inside(self) -> tuple[Block, ...]:
@@ -189,8 +202,9 @@ class ProgramPlace:
 @dataclass(frozen=True, slots=True)
 class Statement:
     """One that nobody need be at: it `sets` the key of a store, or `unsets` one, `makes_group`, `lets_go` of a message that it
-    begins, is one of `messages` (its key is send or receive), `ends_wait` (its key is what it calls of what: "ready.put"), or
-    is `in_destructor`: a call of a process group, which is then its key, in `__del__` or in a method that this calls.
+    begins, is one of `messages` (its key is send or receive), `stops` a process by a signal, `ends_wait` (its key is what it
+    calls of what: "ready.put"), or is `in_destructor`: a call of a process group, which is then its key, in `__del__` or in a
+    method that this calls.
 
     `around` and `leaves`: the blocks that it is in, and the ways past it, also those of the only line that calls its
     function. `called_in` and `called_at`: these lines and their functions, outwards ("" is the module itself).
@@ -211,11 +225,13 @@ class Statement:
 @dataclass(frozen=True, slots=True)
 class ProgramRead(Observation):
     """Of one process. A file that could not be read, or was written after the process had started, has no places.
-    `statements`: of these files, and of modules that they import."""
+    `statements`: of these files, and of modules that they import. `command`: of a process beside the ranks that may have
+    stopped one; its statements say where."""
 
     pid: int
     places: tuple[ProgramPlace, ...]
     statements: tuple[Statement, ...] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,9 +91,21 @@ class Meanings:
         own = [one for one in inside if self._lines[one].target == name and self._lines[one].changes]
         if own:
             before = [one for one in own if one < at] or own
-            return True, _the_only(before[-1:], name, self._path, self._lines)
+            filled = self._filled(name, before[-1], range(before[-1] + 1, max(at, before[-1] + 1)))
+            return True, filled or _the_only(before[-1:], name, self._path, self._lines)
         parameter = re.search(rf"[(,] ?\**{re.escape(name)} ?[,:=)]", self._lines[head].text)
         return parameter is not None, None
+
+    def _filled(self, name: str, begun: int, between: Iterable[int]) -> Meaning | None:
+        """Of a list that is empty where it begins: the loop that appends to it in each of its rounds."""
+        if self._lines[begun].value not in ("[]", "list()", "deque()", "collections.deque()"):
+            return None
+        fills = [at for at in between if self._lines[at].target == f"{name}.append"]
+        heads = [*heads_of(self._lines, fills[0])] if len(fills) == 1 else []
+        if not heads or self._lines[heads[0]].word != "for" or heads[0] <= begun:
+            return None
+        loop = self._lines[heads[0]]
+        return Meaning(name, "filled", shown(loop.text), self._path, loop.first)
 
     def _of_module(self, lines: Sequence[Line], path: str, name: str, called: str = "") -> Meaning | None:
         own = [at for at in _assigned(lines, name) if lines[at].depth == 0]

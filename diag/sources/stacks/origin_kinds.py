@@ -16,6 +16,7 @@ KINDS = (
     "counted",  # something counted under a condition
     "clock",
     "data",  # a number that a tensor came to
+    "fallback",  # taken where something raised
     "file",  # what a look at the file system finds
     "process",  # its host, its pid
     "rank",  # the rank's number

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from diag.sources.stacks.origin_kinds import agrees, dotted, draws
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _CHANGES = (
     "append",
     "add",
@@ -46,34 +46,6 @@ class Binding:
         return self.statement
 
 
-@dataclass(slots=True, eq=False)
-class Value:
-    """What a function returns, or hands out in each round; `under`: the conditions and loops that it is in."""
-
-    value: ast.expr
-    line: int
-    under: tuple[ast.expr, ...]
-
-    @property
-    def key(self) -> object:
-        return self.value
-
-    def at(self, index: int | None) -> Value:
-        """Of several values the one with this number."""
-        if index is None or not isinstance(self.value, ast.Tuple) or index >= len(self.value.elts):
-            return self
-        return Value(self.value.elts[index], self.line, self.under)
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """`passes`: where it holds the statement is gone past; else the statement is only come to where it holds."""
-
-    head: ast.expr
-    line: int
-    passes: bool
-
-
 @dataclass(eq=False)
 class Function:
     """Or a module's own code. `shared`: the names that a collective writes, and from which line on; `agrees`: it makes such a
@@ -105,7 +77,7 @@ class Function:
     @cached_property
     def of_module(self) -> set[str]:
         """The names that it says are its module's."""
-        found = (one for one in _own(self.node) if isinstance(one, ast.Global))
+        found = (one for one in own_nodes(self.node) if isinstance(one, ast.Global))
         return {name for one in found for name in one.names}
 
     @cached_property
@@ -136,12 +108,12 @@ class Text:
         self._heads: dict[int, ast.stmt] = {}
         self._walk(tree, self.module, "")
         self.calls = [
-            (one, part) for one in self._all for part in _own(one.node) if isinstance(part, ast.Call)
+            (one, part) for one in self._all for part in own_nodes(one.node) if isinstance(part, ast.Call)
         ]
         self.draws = [(one, call) for one, call in self.calls if draws(call)]
         self.handlers = {name for _, call in self.calls if (name := _handler(call))}
         for one in self._all:
-            one.agrees = one is not self.module and any(map(agrees, _own(one.node)))
+            one.agrees = one is not self.module and any(map(agrees, own_nodes(one.node)))
         self._add_given()
 
     # -- what it is made of
@@ -232,7 +204,7 @@ class Text:
         if not holders:
             return
         for function in self._all:
-            for part in _own(function.node):
+            for part in own_nodes(function.node):
                 if not isinstance(part, ast.Expr) or not isinstance(call := part.value, ast.Call):
                     continue
                 if not call.args or not isinstance(call.func, ast.Attribute):
@@ -249,6 +221,15 @@ class Text:
             one for one in self._all if one.line <= line <= (getattr(one.node, "end_lineno", 0) or line)
         ]
         return max(inside, key=lambda one: one.line, default=self.module)
+
+    def loops_at(self, line: int) -> list[ast.For | ast.AsyncFor | ast.While]:
+        """Of its function, around it, the innermost first; its own where it is the head of one."""
+        found = [
+            one
+            for one in own_nodes(self.function_at(line).node)
+            if isinstance(one, LOOPS) and one.lineno <= line <= (one.end_lineno or 0)
+        ]
+        return sorted(found, key=lambda one: -one.lineno)
 
     def asked_at(self, line: int) -> list[ast.expr]:
         """What the head of the block at this line reads."""
@@ -297,6 +278,11 @@ class Text:
         rows[0] = rows[0][node.col_offset :]  # type: ignore[attr-defined]
         return " ".join(b" ".join(rows).decode("utf-8", "replace").split())
 
+    def head_of(self, handler: ast.ExceptHandler) -> str:
+        """ "except OSError as error:" """
+        caught = f" {self.segment(handler.type)}" if handler.type is not None else ""
+        return f"except{caught}{f' as {handler.name}' if handler.name else ''}:"
+
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self._parents.get(node)
 
@@ -315,12 +301,12 @@ def _calls(node: ast.AST) -> Iterator[ast.Call]:
     return (part for part in ast.walk(node) if isinstance(part, ast.Call))
 
 
-def _own(node: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """All below it, without functions of their own."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
-            yield from _own(child)
+            yield from own_nodes(child)
 
 
 def callee_name(call: ast.Call) -> str:
@@ -332,46 +318,3 @@ def _handler(call: ast.Call) -> str:
     if dotted(call.func) not in ("signal.signal", "signal.sigaction") or len(call.args) != 2:
         return ""
     return dotted(call.args[1]).rpartition(".")[2]
-
-
-def returned(function: Function) -> list[Value]:
-    found = []
-    for one in _own(function.node):
-        value = one.value if isinstance(one, ast.Return | ast.Yield) else None
-        if value is not None:
-            found.append(Value(value, one.lineno, tuple(_heads(one, function))))  # type: ignore[attr-defined]
-    return found
-
-
-def _heads(node: ast.AST, function: Function) -> Iterator[ast.expr]:
-    outer = function.text.parent(node)
-    while outer is not None and outer is not function.node:
-        if isinstance(outer, ast.If | ast.While):
-            yield outer.test
-        elif isinstance(outer, ast.For | ast.AsyncFor):
-            yield outer.iter
-        outer = function.text.parent(outer)
-
-
-def loops_around(one: Binding) -> Iterator[ast.expr]:
-    """What the loops in which it counts go over."""
-    return _heads(one.statement, one.function) if one.function is not None else iter(())
-
-
-def guard_of(statement: ast.AST, function: Function | None) -> Guard | None:
-    """What decides, within the innermost loop around it or its function, whether it is come to."""
-    node = statement
-    while function is not None and (outer := function.text.parent(node)) is not None:
-        if isinstance(outer, ast.If):
-            return Guard(outer.test, outer.lineno, passes=False)
-        for block in (getattr(outer, name, ()) for name in ("body", "orelse")):
-            if node in block:
-                for before in block[: block.index(node)]:
-                    if isinstance(before, ast.If) and any(
-                        isinstance(each, ast.Continue | ast.Return) for each in before.body
-                    ):
-                        return Guard(before.test, before.lineno, passes=True)
-        if isinstance(outer, (*_LOOPS, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
-            return None
-        node = outer
-    return None

@@ -11,8 +11,10 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from diag.model.observations import Link, Origin
+from diag.sources.stacks.origin_guards import caught_by, guard_of, loops_around, returned
 from diag.sources.stacks.origin_kinds import (
     KINDS,
     OF_RANK,
@@ -23,15 +25,7 @@ from diag.sources.stacks.origin_kinds import (
     makes_unordered,
     of_many,
 )
-from diag.sources.stacks.origin_scopes import (
-    Binding,
-    Function,
-    Text,
-    callee_name,
-    guard_of,
-    loops_around,
-    returned,
-)
+from diag.sources.stacks.origin_scopes import Binding, Function, Text, callee_name
 from diag.sources.stacks.statements import shown
 
 MOST_ORIGINS, MOST_LINKS = 24, 4
@@ -233,6 +227,7 @@ class _Slice:
                 filters=self._filter(value.value, function) if is_filtered(value.value) else "",
             )
             inner = () if isinstance(value.value, ast.Name | ast.Constant) else (link,)
+            yield from self._fallback(value.value, function, (*links, link))
             yield from self._follow(value.value, function, (*links, *inner), own=False)
             for outer in value.under:
                 yield from self._follow(outer, function, (*links, *inner), own=False)
@@ -261,6 +256,8 @@ class _Slice:
                 yield "signal", (*links, link)
             if guard is not None and not own_guard:
                 yield "counted", (*links, link)
+            if one.kind == "value" and one.value is not None:
+                yield from self._fallback(one.value, one.function, (*links, link))
             if (
                 isinstance(one.value, ast.Call)
                 and one.index is not None
@@ -271,6 +268,12 @@ class _Slice:
                 yield from self._follow(one.value, inside, (*links, link), own=here)
             for outer in loops_around(one) if guard is not None and not own_guard else ():
                 yield from self._follow(outer, inside, (*links, link), own=here)
+
+    def _fallback(self, value: ast.expr, function: Function | None, links: Links) -> Iterator[Found]:
+        handler = caught_by(value, function)
+        if handler is not None and function is not None:
+            head = shown(function.text.head_of(handler))
+            yield "fallback", (*links[:-1], replace(links[-1], guard=head, guard_line=handler.lineno))
 
     def _link(self, kind: str, name: str, one: Binding, *, own: bool) -> Link:
         guard = guard_of(one.statement, one.function) if kind == "changes" else None

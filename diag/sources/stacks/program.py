@@ -10,6 +10,7 @@ from typing import Any
 
 from diag.model import Payload, Record
 from diag.model.observations import (
+    Answer,
     Block,
     Leave,
     Link,
@@ -21,10 +22,11 @@ from diag.model.observations import (
     Statement,
 )
 from diag.sources.host.job_files import Files
-from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence
+from diag.sources.payload import from_mapping, guarded, integer, mapping, sequence, word
+from diag.sources.stacks.answers import answer_of
 from diag.sources.stacks.elsewhere import awaited_key, statements_of
 from diag.sources.stacks.meanings import MOST_MEANINGS, Meanings, made_by
-from diag.sources.stacks.origins import MOST_LINKS, MOST_ORIGINS, origins
+from diag.sources.stacks.origins import MOST_LINKS, MOST_ORIGINS, origins, parsed
 from diag.sources.stacks.statements import (
     FUNCTIONS,
     LOOPS,
@@ -40,6 +42,7 @@ _MOST_BYTES = 512 << 10  # a tenth of a second
 _BOOT_SECONDS = 2.0  # the kernel tells the start since a boot that it knows to the second
 _MOST_BLOCKS, _MOST_LEAVES, _MOST_DECIDING = 12, 8, 3
 _MOST_STATEMENTS = 96
+_LONGEST_COMMAND = 200
 _MOST_MODULES, _MOST_TRIED = 4, 64  # further files that a read of one opens, and looks for
 _BLOCKS = ("while", "for", "if", "elif", "else", "except", "finally", "with")
 _CONDITIONS = ("if", "elif", "else", "except")
@@ -105,7 +108,9 @@ def parse(record: Record) -> Iterator[Observation]:
         for _, read_of_it in files
         for row in sequence(mapping(read_of_it).get("statements"))[:_MOST_STATEMENTS]
     )
-    yield ProgramRead(record.rank, integer(record.payload["pid"]), tuple(places), tuple(statements))
+    command = word(record.payload.get("command"), _LONGEST_COMMAND)
+    pid = integer(record.payload["pid"])
+    yield ProgramRead(record.rank, pid, tuple(places), tuple(statements), command)
 
 
 def _statement_of(row: Mapping[str, Any]) -> Statement:
@@ -128,6 +133,7 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
     own = row.get("own_loop")
     head = from_mapping(Block, own) if own is not None else None
     found = tuple(_origin_of(one) for one in sequence(row.get("origins", ()))[:MOST_ORIGINS])
+    answer = row.get("answer")
     return from_mapping(
         ProgramPlace,
         row,
@@ -137,7 +143,13 @@ def _place_of(file: str, row: Mapping[str, Any]) -> ProgramPlace:
         names=names,
         own_loop=head,
         origins=found,
+        answer=_answer_of(answer) if answer is not None else None,
     )
+
+
+def _answer_of(row: Mapping[str, Any]) -> Answer:
+    past = tuple(from_mapping(Block, one) for one in sequence(row["past"])[:_MOST_BLOCKS])
+    return from_mapping(Answer, row, past=past)
 
 
 def _origin_of(row: Mapping[str, Any]) -> Origin:
@@ -178,7 +190,9 @@ def _place(
 
 def _with_origins(place: ProgramPlace, texts: Mapping[str, str]) -> ProgramPlace:
     heads = [block.line for block in (*place.inside, *(leave.under for leave in place.leaves))]
-    return replace(place, origins=origins(texts, place.file, heads, place.line))
+    text = parsed(place.file, texts[place.file])
+    answer = answer_of(text, place.line) if text is not None else None
+    return replace(place, origins=origins(texts, place.file, heads, place.line), answer=answer)
 
 
 def _around(lines: Sequence[Line], at: int) -> tuple[tuple[Block, ...], tuple[Leave, ...]]:
