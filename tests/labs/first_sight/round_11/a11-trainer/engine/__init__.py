@@ -1,0 +1,2 @@
+from .trainer import Trainer
+from . import hooks
