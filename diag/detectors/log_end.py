@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
+from diag.detectors.remedies import remedy
 from diag.model import Evidence, Finding, NotChecked
 from diag.state.view import JobView
 from diag.text.units import format_seconds
@@ -40,6 +41,8 @@ class LogEndDetector(Detector):
             "rank-died",
             cause,
             summary=summary,
+            # where its form says no more, that of the catalogue
+            advice=remedy(logs.error, logs.exception, general=False) or None if cause == "launcher_failed" else None,
             since=logs.error_at,
             evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
         )

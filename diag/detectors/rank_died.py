@@ -45,6 +45,8 @@ _AT_EXIT = (
     "finalizing",
 )
 
+_LAST_WORDS = 6  # lines before an abort that may tell of it. Ours.
+
 # No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's
 # tells to be uncaught, or with a shell's word for a process that is not named.
 _GUESSED = ("vanished", "the traceback that the log ends with", "its last lines")
@@ -258,5 +260,8 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     text = known[kind]
     if kind == "advice" and last.error:
         text = remedy(last.lines, last.error) or text
+    elif cause == "signal_6" and not last.error and kind != "explained":  # who aborts says why just before
+        told = (remedy([line], line, general=False) for line in reversed(list(rank.tail)[-_LAST_WORDS:]))
+        text = next(filter(None, told), text)
     text += known["follows"] if followed and kind not in ("always", "lost") else ""
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})
