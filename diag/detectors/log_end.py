@@ -42,7 +42,9 @@ class LogEndDetector(Detector):
             cause,
             summary=summary,
             # where its form says no more, that of the catalogue
-            advice=remedy(logs.error, logs.exception, general=False) or None if cause == "launcher_failed" else None,
+            advice=remedy(logs.error, logs.exception, general=False) or None
+            if cause == "launcher_failed"
+            else None,
             since=logs.error_at,
             evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
         )

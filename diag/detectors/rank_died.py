@@ -238,10 +238,10 @@ def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
     yield Evidence("exit", f"{pid}{code}, reported by {rank.exit.how}", rank.exited_at or now, rank.rank)
-    short = last is not None and len(rank.tail) == 1  # a shell's word for it, and what the program said is above
-    lines = [
-        line for line in (last.lines if last and (last.error or short) else rank.tail) if line.strip()
-    ]
+    short = (
+        last is not None and len(rank.tail) == 1
+    )  # a shell's word for it, and what the program said is above
+    lines = [line for line in (last.lines if last and (last.error or short) else rank.tail) if line.strip()]
     if last and last.error in lines:  # launchers go on below it for pages
         end = len(lines) - lines[::-1].index(last.error)
         lines = lines[: min(len(lines), end + 2)] if last.lines else lines

@@ -22,7 +22,21 @@ __all__ = ["Form", "all_forms", "remedy"]
 
 _FOLDER = Path(__file__).parent
 # The first form that fits counts: the narrow before the wide.
-_FILES = ("submission", "hardware", "frameworks", "system", "training", "names", "calls", "tensors", "data", "services", "settings", "starting", "general")
+_FILES = (
+    "submission",
+    "hardware",
+    "frameworks",
+    "system",
+    "training",
+    "names",
+    "calls",
+    "tensors",
+    "data",
+    "services",
+    "settings",
+    "starting",
+    "general",
+)
 _LONGEST = 160  # characters of a place's value
 _SUBSCRIPT = re.compile(r"([A-Za-z_][\w.]*(?:\[[^\[\]]{1,80}\])*)\[([^\[\]]{1,120})\]")
 _OFFERED = re.compile(
