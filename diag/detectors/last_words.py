@@ -47,7 +47,7 @@ class Heard:
 
     error: str
     sentence: str
-    lines: tuple[str, ...] = ()  # that hold the error
+    lines: tuple[str, ...] = ()  # that hold the error, or the last ones where none does
 
 
 def exceptions(lines: Iterable[str]) -> list[str]:
@@ -101,7 +101,7 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
         )
     last = next((line for line in reversed(own) if line.strip()), "")
     if last:
-        return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"')
+        return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"', (*shared, *own))
     if not job.log.lines or not job.sources.failed.keys().isdisjoint(
         (("output", rank.rank), ("output", None))
     ):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
+from diag.detectors.remedies import remedy
 from diag.model import Evidence, Finding, NotChecked
 from diag.state.view import JobView
 from diag.text.units import format_seconds
@@ -16,6 +17,11 @@ from diag.text.units import format_seconds
 #   torch.distributed.elastic.multiprocessing.api.SignalException: Process 30529 got signal: 15
 _SIGNALLED = re.compile(r"SignalException: Process \d{1,10} got signal: (\d{1,2})$")
 _NAMES = {member.value: f" ({member.name})" for member in signal.Signals}
+
+
+def _told(lines: Sequence[str], exception: str) -> str:
+    """What the form of its exception says; of the rendezvous the catalogue says more."""
+    return "" if "RendezvousConnection" in exception else remedy(lines, exception, general=False)
 
 
 class LogEndDetector(Detector):
@@ -40,6 +46,7 @@ class LogEndDetector(Detector):
             "rank-died",
             cause,
             summary=summary,
+            advice=(cause == "launcher_failed" and _told(logs.error, logs.exception)) or None,
             since=logs.error_at,
             evidence=(Evidence("output", "\n".join(logs.error), logs.error_at),),
         )

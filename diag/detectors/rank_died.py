@@ -45,6 +45,8 @@ _AT_EXIT = (
     "finalizing",
 )
 
+_LAST_WORDS = 6  # lines before an abort that may tell of it. Ours.
+
 # No exit status was read: the process is gone, or its log ends with a traceback that no prefix of torch's
 # tells to be uncaught, or with a shell's word for a process that is not named.
 _GUESSED = ("vanished", "the traceback that the log ends with", "its last lines")
@@ -236,7 +238,10 @@ def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator
     code = rank.exit.exit_code if rank.exit.signal is None else f"signal {rank.exit.signal}"
     pid = f"pid {rank.exit.pid}: " if rank.exit.pid else "exit code " if rank.exit.signal is None else ""
     yield Evidence("exit", f"{pid}{code}, reported by {rank.exit.how}", rank.exited_at or now, rank.rank)
-    lines = [line for line in (last.lines if last and last.error else rank.tail) if line.strip()]
+    short = (
+        last is not None and len(rank.tail) == 1
+    )  # a shell's word for it, and what the program said is above
+    lines = [line for line in (last.lines if last and (last.error or short) else rank.tail) if line.strip()]
     if last and last.error in lines:  # launchers go on below it for pages
         end = len(lines) - lines[::-1].index(last.error)
         lines = lines[: min(len(lines), end + 2)] if last.lines else lines
@@ -258,5 +263,8 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     text = known[kind]
     if kind == "advice" and last.error:
         text = remedy(last.lines, last.error) or text
+    elif cause == "signal_6" and not last.error and kind != "explained":  # who aborts says why just before
+        told = (remedy([line], line, general=False) for line in reversed(last.lines[-_LAST_WORDS:]))
+        text = next(filter(None, told), text)
     text += known["follows"] if followed and kind not in ("always", "lost") else ""
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

@@ -61,8 +61,14 @@ WEAK = (
 
 def signal_name(match: re.Match[str]) -> str:
     """Of a line by which a process says that it was told to end."""
-    names = {"1": "SIGHUP", "2": "SIGINT", "15": "SIGTERM", "keyboardinterrupt": "SIGINT"}
-    word = (match[1] or match[2] or match[3]).lower()
+    names = {
+        "1": "SIGHUP",
+        "2": "SIGINT",
+        "15": "SIGTERM",
+        "keyboardinterrupt": "SIGINT",
+        "termination signal": "SIGTERM",
+    }
+    word = str(next(filter(None, match.groups()))).lower()
     return names.get(word, word.upper())
 
 

@@ -45,10 +45,12 @@ BY_SCHEDULER = re.compile(
 # A process says which signal it was sent: nothing in it failed (Lightning 2, DeepSpeed 0.10, torch 1.9-2.13, gunicorn):
 #   [rank: 2] Received SIGTERM: 15        Received 15 death signal, shutting down workers       Got signal 15, exiting
 #   Detected KeyboardInterrupt, attempting graceful shutdown ...
+#   FatalError: `Termination signal` is detected by the operating system.      (Paddle 2.0-3.0)
 ASKED_TO_END = re.compile(
     r"(?i)\b(?:received|receiving|got|caught|detected)(?: an?| the)?[ :]{1,2}"
     r"(?:(?:signal[ :=(]{1,3})?(sigterm|sigint|sighup|sigquit|sigxcpu|keyboardinterrupt)\b"
     r"|signal[ :=]{1,3}(15|2|1)\b|(15|2|1) (?:death |termination )?signal\b)"
+    r"|`(termination signal)` is detected"
 )
 SIGNALS = {"Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Illegal instruction": 4, "Floating point exception": 8,
             "Killed": 9}  # fmt: skip

@@ -22,7 +22,21 @@ __all__ = ["Form", "all_forms", "remedy"]
 
 _FOLDER = Path(__file__).parent
 # The first form that fits counts: the narrow before the wide.
-_FILES = ("names", "calls", "tensors", "data", "services", "settings", "starting", "general")
+_FILES = (
+    "submission",
+    "hardware",
+    "frameworks",
+    "system",
+    "training",
+    "names",
+    "calls",
+    "tensors",
+    "data",
+    "services",
+    "settings",
+    "starting",
+    "general",
+)
 _LONGEST = 160  # characters of a place's value
 _SUBSCRIPT = re.compile(r"([A-Za-z_][\w.]*(?:\[[^\[\]]{1,80}\])*)\[([^\[\]]{1,120})\]")
 _OFFERED = re.compile(
@@ -35,7 +49,7 @@ _GIVEN = re.compile(r"^(\S{1,80}) is not (?:an? |one |in )")
 _QUOTED = re.compile(r"['\"`]([^'\"`\n]{1,80})['\"`]")
 _TOLD = re.compile(
     r"(?i)^(?:please |make sure|be sure|try |use |set |pass |run |install |consider |specify |provide |add |remove |enable "
-    r"|disable |increase |decrease |reduce |upgrade |downgrade |update |check |ensure |see |did you |perhaps |maybe |either "
+    r"|disable |call |increase |decrease |reduce |upgrade |downgrade |update |check |ensure |see |did you |perhaps |maybe |either "
     r"|to (?:fix|use|avoid|resolve|solve|disable|enable|suppress|overwrite)\b|if you )"
     r"|\b(?:please|you (?:should|must|need to|may|can|might|have to|probably)|make sure to|did you (?:mean|forget)"
     r"|instead of|try (?:setting|running|using|increasing|reducing|passing)|(?:should|must|need to|have to|can) be "
@@ -57,7 +71,7 @@ class Form:
     code: re.Pattern[str] | None
     holder: re.Pattern[str] | None
     through: re.Pattern[str] | None  # a frame's file and function, as `file:function`, or a line of source
-    innermost: bool  # the line that failed is the program's own
+    innermost: str  # whose line failed: "own" (the program's), "library"; "" for either
     line: bool  # also of lines that name no exception
     general: bool  # of a class of exceptions, whatever it says
     do: tuple[tuple[str, ...], ...]
@@ -88,7 +102,7 @@ def _form(row: dict[str, Any], *, general: bool) -> Form:
         compiled("code"),
         compiled("holder", whole=True),
         compiled("through"),
-        row.get("innermost") == "own",
+        row.get("innermost", ""),
         bool(row.get("line")),
         general,
         _sentences(row, "do"),
@@ -123,7 +137,9 @@ def _is_no_refusal(failure: Failure) -> bool:
 
 def _match(form: Form, failure: Failure, values: dict[str, str]) -> dict[str, str] | None:
     """The values for its places, where it fits."""
-    if (not failure.type and not form.line) or (form.innermost and not failure.is_own):
+    if not failure.type and not form.line:
+        return None
+    if form.innermost and (not failure.frames or failure.is_own != (form.innermost == "own")):
         return None
     found = dict(values)
     first = failure.message.partition("\n")[0]

@@ -57,7 +57,8 @@ class Failure:
     @property
     def own(self) -> Frame | None:
         """The innermost frame that is the program's own."""
-        return next((one for one in reversed(self.frames) if is_own_file(one.file)), None)
+        whole = any(one.file.startswith("/") for one in self.frames)
+        return next((one for one in reversed(self.frames) if _is_own(one.file, whole)), None)
 
     @property
     def is_own(self) -> bool:
@@ -88,6 +89,17 @@ def failure_of(lines: Sequence[str], error: str) -> Failure:
     below = [] if at is None else _below(bare[at + 1 : at + 1 + _BELOW])
     whole = "\n".join([message, *below]).strip()[:_LONGEST]
     return Failure(kind if named else "", whole, frames, tuple(before[-_SOURCE:]))
+
+
+def _is_own(path: str, whole: bool) -> bool:
+    """`whole`: the traceback has paths from the root, so that another one counts from the folder of the start.
+
+    >>> _is_own("./tools/train.py", False), _is_own("tools/train.py", True), _is_own("torch/cuda/streams.py", False)
+    (True, True, False)
+    """
+    if "/" in path and not path.startswith("/") and (whole or path.startswith(".")):
+        return is_own_file(f"/{path.lstrip('./')}")
+    return is_own_file(path)
 
 
 def _plain(text: str) -> str:
