@@ -98,7 +98,9 @@ def test_comment_of_the_user_stays(slurm: Scontrol) -> None:
 
 
 def test_what_a_job_printed_is_one_word_of_the_command(slurm: Scontrol, tmp_path: Path) -> None:
-    slurm.tell(opened(change(HANG, **{"class": 'x\'; touch "$(pwd)"\n| & `id`'})))
+    strange = 'x\'; touch "$(pwd)"\n| & `id`'
+
+    slurm.tell(opened(change({**HANG, "class": strange})))
 
     ((_, _, comment),) = slurm.updates
     assert comment.startswith("Comment=diag: CRITICAL hang (x'; touch") and "\n" not in comment
