@@ -140,7 +140,7 @@ class Notifier:
         """What was held back, and that the job is complete."""
         held, code = self._feed_pace.release(), end.get("returncode")
         if held or (code == 0 and self._of_progress):
-            self._put_changes(held, job={"returncode": code, "at": time.time()})
+            self._put_changes(held, event="end", job={"returncode": code, "at": time.time()})
 
     def _end(self) -> dict[str, Any] | None:
         """The last message, once it is time for it."""

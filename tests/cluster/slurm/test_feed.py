@@ -27,9 +27,7 @@ def slurm() -> Iterator[machine.Cluster]:
 
 @pytest.fixture
 def job(slurm: machine.Cluster, tmp_path: Path) -> Iterator[machine.Job]:
-    done = slurm.run(
-        *NOBODY, "sbatch", "--parsable", "--requeue", "--output=/dev/null", "--chdir=/", "--wrap=sleep 300"
-    )
+    done = slurm.run(*NOBODY, "sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--wrap=sleep 300")
     assert done.returncode == 0, done.stderr
     found = machine.Job(slurm, tmp_path, done.stdout.strip())
     found.until(lambda: found.facts()["JobState"] == "RUNNING", 60)
@@ -84,24 +82,32 @@ def test_users_own_comment_stays(slurm: machine.Cluster, job: machine.Job, as_no
     assert comment(slurm, job) == "Comment=paper, table 3"
 
 
-def test_script_of_the_guide_requeues_without_the_node_at_fault(
+def test_file_is_an_exclude_list_for_the_next_job_of_a_chain(
     slurm: machine.Cluster, job: machine.Job, as_nobody: dict[str, str], tmp_path: Path
 ) -> None:
     """docs/howto/feeds.md: what a batch script does with the file, by the rights that the job's user has."""
     file = tmp_path / "exclude"
     options = {"exclude-file": str(file)}
     FEED.send(FEED.payload(opened(change(GPU)), options, as_nobody), options, as_nobody)
+    nodes = file.read_text().strip()
+    submit = (
+        *NOBODY,
+        "sbatch",
+        "--parsable",
+        f"--dependency=afternotok:{job.number}",
+        "--output=/dev/null",
+        "--chdir=/",
+    )
 
-    assert slurm.run(*NOBODY, "scontrol", "requeuehold", job.number).returncode == 0
-    job.until(lambda: job.facts()["JobState"] == "PENDING", 60)
-    for words in (
-        ("update", f"JobId={job.number}", f"ExcNodeList={file.read_text().strip()}"),
-        ("release", job.number),
-    ):
-        done = slurm.run(*NOBODY, "scontrol", *words)
-        assert done.returncode == 0, done.stderr
+    again = machine.Job(
+        slurm, tmp_path, slurm.run(*submit, f"--exclude={nodes}", "--wrap=true").stdout.strip()
+    )
+    chained = machine.Job(slurm, tmp_path, slurm.run(*submit, "--wrap=true").stdout.strip())
+    done = slurm.run(*NOBODY, "scontrol", "update", f"JobId={chained.number}", f"ExcNodeList={nodes}")
 
-    assert job.facts()["ExcNodeList"] == "n1"
+    assert done.returncode == 0, done.stderr
+    assert [one.facts()["ExcNodeList"] for one in (again, chained)] == ["n1", "n1"]
+    slurm.run("scancel", again.number, chained.number)
 
 
 def test_running_job_takes_no_exclude_list_and_no_admin_comment_of_its_user(
