@@ -11,7 +11,7 @@ from tests.feeds.facts import GPU, HANG, change
 
 
 def test_warning_is_told_and_information_is_not() -> None:
-    account = Account.of("gpu-17")
+    account = Account("gpu-17")
 
     assert account.take(change(HANG, severity="warning"))
     assert not account.take(change(GPU, severity="info"))
@@ -19,7 +19,7 @@ def test_warning_is_told_and_information_is_not() -> None:
 
 
 def test_same_again_is_told_once_and_certainty_is_news() -> None:
-    account = Account.of("gpu-17")
+    account = Account("gpu-17")
 
     assert account.take(change(GPU, confidence="medium"))
     assert not account.take(change(GPU, "updated", confidence="medium"))
@@ -28,7 +28,7 @@ def test_same_again_is_told_once_and_certainty_is_news() -> None:
 
 
 def test_end_of_the_last_one_is_told_and_nothing_is_open() -> None:
-    account = Account.of("gpu-17")
+    account = Account("gpu-17")
     account.take(change(HANG, at=1000.0))
     account.take(change(GPU, at=1010.0))
     assert account.since == 1000.0
@@ -40,7 +40,7 @@ def test_end_of_the_last_one_is_told_and_nothing_is_open() -> None:
 
 
 def test_what_another_finding_replaced_is_no_longer_open() -> None:
-    account = Account.of("gpu-17")
+    account = Account("gpu-17")
     account.take(change(HANG, id="held-up"))
 
     assert account.take({**change(HANG, "resolved", id="held-up"), "replaced": True})
@@ -48,9 +48,18 @@ def test_what_another_finding_replaced_is_no_longer_open() -> None:
 
 
 def test_what_the_job_hub_of_another_host_found_it_tells_itself() -> None:
-    account = Account.of("gpu-17")
+    account = Account("gpu-17")
 
     assert not account.take(change(HANG, told_by="gpu-16"))
+    assert account.open() == []
+
+
+def test_what_was_told_here_is_told_to_its_end_also_once_the_job_hub_judges_it() -> None:
+    account = Account("gpu-17")
+    account.take(change(GPU))
+
+    account.take(change(GPU, "updated", told_by="gpu-16", hosts=["gpu-17"]))
+    assert account.take(change(GPU, "resolved", told_by="gpu-16", hosts=["gpu-17"]))
     assert account.open() == []
 
 
@@ -62,7 +71,7 @@ def test_of_what_was_held_back_the_newest_is_told_and_nothing_of_what_came_and_w
 
 
 def test_gravest_is_first() -> None:
-    account = Account.of("gpu-17")
+    account = Account("gpu-17")
     account.take(change(HANG, severity="warning"))
     account.take(change(GPU, since=2000.0))
 

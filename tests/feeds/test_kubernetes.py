@@ -11,7 +11,7 @@ import pytest
 from diag.outputs.feeds.feed import Telling, Told
 from diag.outputs.feeds.kubernetes import FEED
 from tests.feeds.apiserver import UID, Cluster, wrong_of_event
-from tests.feeds.facts import GPU, HANG, change, opened, over
+from tests.feeds.facts import GPU, HANG, RUN, change, opened, over
 
 Kube = tuple[Cluster, dict[str, str]]
 
@@ -50,6 +50,20 @@ def test_end_of_a_finding_is_normal_and_the_pod_healthy_again(kube: Kube, accoun
     assert event["note"] == "resolved: hang (data_loading): rank 3; it lasted 1 min"
     condition = kube[0].conditions["diag/Healthy"]
     assert (condition["status"], condition["lastTransitionTime"]) == ("True", "1970-01-01T00:17:40Z")
+
+
+def test_what_another_finding_replaced_is_not_said_to_be_over(kube: Kube, account: Path) -> None:
+    tell(opened(change(HANG, id="held-up")), kube, account)
+    replaced = {**change(HANG, "resolved", id="held-up"), "replaced": True}
+
+    tell(over(replaced), kube, account)
+
+    assert [event["type"] for event in kube[0].events.values()] == ["Warning"]
+    assert kube[0].conditions["diag/Healthy"]["status"] == "Unknown"
+
+    found = change(HANG)
+    tell(Telling((replaced, found), (found["finding"],), 1000.5, RUN), kube, account)
+    assert kube[0].conditions["diag/Healthy"]["status"] == "False"
 
 
 def test_same_finding_again_counts_on_the_series_of_the_first(kube: Kube, account: Path) -> None:

@@ -23,6 +23,8 @@ def tell(telling: Telling, folder: Path, environment: dict[str, str] = JOB) -> T
 
 
 def test_certain_fault_of_this_node_marks_its_allocation(tmp_path: Path) -> None:
+    (tmp_path / "health").mkdir()
+
     told = tell(opened(change(GPU)), tmp_path / "health")
 
     (file,) = (tmp_path / "health").iterdir()
@@ -72,16 +74,20 @@ def test_doubt_marks_nothing(doubt: dict[str, Any], tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+def test_mark_stays_where_another_finding_took_its_place(tmp_path: Path) -> None:
+    replaced = {**change(GPU, "resolved", at=1010.0), "replaced": True}
+
+    assert FEED.payload(over(replaced), {"dir": str(tmp_path)}, JOB) is None
+
+
 def test_hang_of_the_job_is_no_fault_of_the_node() -> None:
     assert FEED.payload(opened(change(HANG)), {"dir": "/shared"}, JOB) is None
 
 
 def test_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+    told = tell(opened(change(GPU)), tmp_path / "not-mounted")
 
-    told = tell(opened(change(GPU)), tmp_path / "file" / "below")
-
-    assert told.text.endswith("cannot be written: Not a directory") and told.again
+    assert told.text.endswith("cannot be written: No such file or directory") and told.again
 
 
 def test_what_is_lacking_is_said() -> None:

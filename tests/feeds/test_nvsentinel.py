@@ -88,6 +88,10 @@ def test_what_is_not_about_this_node_is_not_sent(finding: dict[str, Any]) -> Non
     assert FEED.payload(opened(change(finding)), {}, NODE) is None
 
 
+def test_what_another_finding_replaced_is_not_healthy_for_that() -> None:
+    assert FEED.payload(over({**change(GPU, "resolved"), "replaced": True}), {}, NODE) is None
+
+
 def test_refusal_is_told_and_one_that_is_not_ready_is_asked_later(connector: tuple[Connector, str]) -> None:
     connector[0].refuses = "UNAVAILABLE"
     assert tell(opened(change(GPU)), connector[1]) == Told(

@@ -29,7 +29,7 @@ def test_secrets_are_in_nothing_that_is_sent(kube: tuple[Cluster, dict[str, str]
 
 
 def test_one_that_fails_holds_up_no_other(kube: tuple[Cluster, dict[str, str]], account: Path) -> None:
-    found = chosen(f"nvrx:dir={account}/x kubernetes:account={account}")
+    found = chosen(f"nvrx:dir={account} kubernetes:account={account}")
     broken = {**change(GPU), "at": "no time"}
 
     answers = sender.feed(event(broken), found, {**kube[1], "SLURM_JOB_ID": "1"})

@@ -153,6 +153,12 @@ def test_other_nodes_than_the_first_tell_nothing() -> None:
     assert FEED.payload(opened(change(HANG)), {}, {"SLURM_JOB_ID": "1", "SLURM_NODEID": "1"}) is None
 
 
+def test_comment_stays_where_another_finding_took_its_place() -> None:
+    replaced = {**change(HANG, "resolved", at=1010.0), "replaced": True}
+
+    assert FEED.payload(over(replaced), {}, {"SLURM_JOB_ID": "1"}) is None
+
+
 def test_what_is_lacking_is_said(slurm: Scontrol, tmp_path: Path) -> None:
     assert FEED.lacking({}, slurm.environment) == ""
     assert FEED.lacking({}, {}) == "this is no job of Slurm: SLURM_JOB_ID is not set"

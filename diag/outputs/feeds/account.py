@@ -15,20 +15,24 @@ _LEVELS = {"critical": 0, "warning": 1}
 
 @dataclass(slots=True)
 class Account:
-    """Findings of level warning or above: each, each way in which it got worse or certain, and its end."""
+    """Findings of level warning or above: each, each way in which it got worse or certain, and its end, also that another
+    finding took its place. `host` is this one: what the job hub of another host found, it tells itself, but for what it
+    made of a finding that was told here."""
 
-    worth: Worth
+    host: str
     since: float | None = None  # when the first of those that are open opened
+    _worth: Worth = field(init=False)
     _open: dict[tuple[str, str], Finding] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, host: str) -> Account:
-        return cls(Worth(host, "warning", replaced=True))
+    def __post_init__(self) -> None:
+        self._worth = Worth(self.host, "warning", replaced=True)
 
     def take(self, change: Change) -> bool:
         finding = change["finding"]
         before = self._open.get(key(change))
-        told = self.worth.take(change)
+        if before is None and finding.get("told_by") not in (None, "", self.host):
+            return False
+        told = self._worth.take({**change, "finding": {**finding, "told_by": ""}})
         if change["change"] == "resolved":
             self._open.pop(key(change), None)
         elif told or before is not None:

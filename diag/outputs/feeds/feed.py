@@ -40,6 +40,11 @@ class Telling:
     job: Mapping[str, Any] | None = None
 
     @property
+    def ends_untold(self) -> bool:
+        """Nothing is open here, but what was is not over: another finding, of the job hub perhaps, says it better."""
+        return not self.open and bool(self.changes) and is_replaced(self.changes[-1])
+
+    @property
     def host(self) -> str:
         return str(self.run.get("host", ""))
 
@@ -115,6 +120,11 @@ def of_this_node(finding: Finding, host: str) -> bool:
     """
     here = host in finding["hosts"] if finding.get("hosts") else not finding.get("told_by")
     return bool(here) and is_node_fault(finding)
+
+
+def is_replaced(change: Change) -> bool:
+    """It is closed because another finding took its place: it is not over."""
+    return bool(change.get("replaced"))
 
 
 def is_node_fault(finding: Finding) -> bool:

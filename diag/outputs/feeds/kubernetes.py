@@ -23,6 +23,7 @@ from diag.outputs.feeds.feed import (
     Told,
     camel,
     cut,
+    is_replaced,
     sentence,
     title,
 )
@@ -53,7 +54,11 @@ def payload(telling: Telling, options: Options, environment: Environment) -> dic
         "apiVersion": "v1", "kind": "Pod", "name": _pod(environment), "namespace": _namespace(options, environment),
         "uid": environment.get("POD_UID", ""),
     }  # fmt: skip
-    events = [] if options.get("events") == _OFF else [event(change, pod) for change in telling.changes]
+    events = (
+        []
+        if options.get("events") == _OFF
+        else [event(change, pod) for change in telling.changes if not is_replaced(change)]
+    )
     wanted = options.get("condition") != _OFF
     return {"pod": pod, "events": events, "condition": condition(telling) if wanted else None}
 
@@ -82,8 +87,13 @@ def event(change: Change, pod: Mapping[str, str]) -> dict[str, Any]:
 
 
 def condition(telling: Telling) -> dict[str, Any]:
-    """False while a finding is open. What is said is of the gravest of them."""
-    if not telling.open:
+    """False while a finding is open. What is said is of the gravest of them. Unknown once another finding took its place
+    that is not told here."""
+    if telling.ends_untold:
+        last = telling.changes[-1]
+        changed, reason = last["at"], camel(last["finding"]["id"])
+        message = f"{title(last['finding'])}: another finding has taken its place"
+    elif not telling.open:
         last = telling.changes[-1]
         changed, reason, message = last["at"], camel(last["finding"]["id"]), sentence(last)
     else:
@@ -93,7 +103,7 @@ def condition(telling: Telling) -> dict[str, Any]:
         message = f"{title(first)}: {first['summary']}" + (f"; also {'; '.join(others)}" if others else "")
     return {
         "type": CONDITION,
-        "status": "False" if telling.open else "True",
+        "status": "Unknown" if telling.ends_untold else "False" if telling.open else "True",
         "reason": reason,
         "message": cut(message, _MESSAGE_BYTES),
         "lastTransitionTime": _time(changed, "seconds"),

@@ -22,6 +22,7 @@ from diag.outputs.feeds.feed import (
     Telling,
     Told,
     cut,
+    is_replaced,
     of_this_node,
     title,
 )
@@ -40,7 +41,9 @@ def lacking(options: Options, environment: Environment) -> str:
 
 def payload(telling: Telling, options: Options, environment: Environment) -> dict[str, str] | None:
     """The file, and this node's line of it: empty where nothing is wrong with the node any more."""
-    if not any(of_this_node(one["finding"], telling.host) for one in telling.changes):
+    if not any(
+        of_this_node(one["finding"], telling.host) and not is_replaced(one) for one in telling.changes
+    ):
         return None
     wrong = [one for one in telling.open if of_this_node(one, telling.host) and is_certain(one)]
     line = {
@@ -60,7 +63,6 @@ def send(payload: dict[str, str], options: Options, environment: Environment) ->
     try:
         if not payload["line"] and not path.exists():
             return Told(True, "nothing to take back")
-        path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         with open(fd, "r+", encoding="utf-8", errors="replace") as file:
             with contextlib.suppress(OSError):  # a file system without locks: two nodes seldom write at once

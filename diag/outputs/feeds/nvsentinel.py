@@ -24,6 +24,7 @@ from diag.outputs.feeds.feed import (
     Told,
     camel,
     cut,
+    is_replaced,
     of_this_node,
     sentence,
 )
@@ -56,7 +57,9 @@ def lacking(options: Options, environment: Environment) -> str:
 
 def payload(telling: Telling, options: Options, environment: Environment) -> list[dict[str, Any]] | None:
     """HealthEvents with the names of the schema; None where none of the changes is about this node."""
-    changes = [one for one in telling.changes if of_this_node(one["finding"], telling.host)]
+    changes = [
+        one for one in telling.changes if of_this_node(one["finding"], telling.host) and not is_replaced(one)
+    ]
     node, strategy = _node(options, environment), _strategy(options)
     return [health_event(change, node, strategy, telling.run) for change in changes] or None
 

@@ -45,7 +45,7 @@ def lacking(options: Options, environment: Environment) -> str:
 def payload(telling: Telling, options: Options, environment: Environment) -> dict[str, Any] | None:
     """None where nothing changed, and on all nodes of a job but its first: there is one comment, and node 0 has the
     findings of all."""
-    if not telling.changes or environment.get("SLURM_NODEID", "0") != "0":
+    if not telling.changes or telling.ends_untold or environment.get("SLURM_NODEID", "0") != "0":
         return None
     found: dict[str, Any] = {"job": environment["SLURM_JOB_ID"]}
     if options.get("comment") != "off":

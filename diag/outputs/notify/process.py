@@ -65,7 +65,7 @@ class Notifier:
         self._messages: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
         self._commands: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
         self._feeds: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
-        self._account, self._feed_pace = Account.of(host), Pace(task["feed_per_hour"])
+        self._account, self._feed_pace = Account(host), Pace(task["feed_per_hour"])
         self._failed: set[str] = set()  # what was said of feeds: once each
         self._of_progress = any(of_progress for _, _, of_progress in task["feeds"])
         self._progress_at = time.monotonic()
