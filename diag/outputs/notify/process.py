@@ -123,8 +123,11 @@ class Notifier:
         for changes in self._pace.due(time.monotonic(), told):
             left_out, self._pace.left_out = self._pace.left_out, 0
             self._put(self._messages, {"event": "finding", "changes": changes, "left_out": left_out})
-        fed: list[Change] = [change for change in new if self._account.take(change)]
-        for changes in self._feed_pace.due(time.monotonic(), fed):
+        for change in new:  # one by one: with each goes what is open then
+            if self._account.take(change):
+                for changes in self._feed_pace.due(time.monotonic(), [change]):
+                    self._put_changes(changes)
+        for changes in self._feed_pace.due(time.monotonic(), []):
             self._put_changes(changes)
         if self._of_progress and time.monotonic() - self._progress_at >= _PROGRESS_SECONDS:
             self._progress_at = time.monotonic()
