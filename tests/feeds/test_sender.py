@@ -47,8 +47,9 @@ def test_progress_is_asked_of_the_hub_with_its_token(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def ask(method: str, url: str, *, token: str, ca: str | None) -> Any:
+    def ask(method: str, url: str, *, token: str, ca: str | None, by_name: bool) -> Any:
         asked.append((url, token))
+        assert ca is None and by_name
         job = {"state": "running", "iteration": 1, "total_iterations": 4, "steps": None, "at": 1000.0}
         return sender_response({"job": job})
 

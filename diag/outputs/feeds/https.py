@@ -42,8 +42,10 @@ def ask(
     ca: str | None,
     body: Any = None,
     kind: str = "application/json",
+    by_name: bool = True,
 ) -> Response:
-    """`ca` is a file of certificates by which the server is known; None: the system's."""
+    """`ca` is a file of certificates by which the server is known; None: the system's. Not `by_name`: it may have the name
+    of another, as a hub has that is asked on loopback."""
     headers = {"Accept": "application/json", "Content-Type": kind, "User-Agent": f"diag/{__version__}"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -51,6 +53,7 @@ def ask(
     request = urllib.request.Request(url, data, headers, method=method)
     try:
         context = ssl.create_default_context(cafile=ca)
+        context.check_hostname = by_name
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )

@@ -53,7 +53,8 @@ def job_of(run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What the hub says of the job as a whole; None where it serves no HTTP, or has gone."""
     if not run.get("url"):
         return None
-    answer = ask("GET", f"{run['url']}/findings", token=run.get("token") or "", ca=run.get("tls_ca"))
+    token, ca = run.get("token") or "", run.get("tls_ca")
+    answer = ask("GET", f"{run['url']}/findings", token=token, ca=ca, by_name=ca is None)
     found = answer.body.get("job") if answer.accepted and isinstance(answer.body, dict) else None
     return found if isinstance(found, dict) else None
 
