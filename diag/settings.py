@@ -165,6 +165,7 @@ class Settings(BaseSettings):
     )
 
     _file: Path | None = PrivateAttr(None)
+    _of_flags: frozenset[str] = PrivateAttr(frozenset())
 
     @field_validator("notify", "feed", mode="before")
     @classmethod
@@ -176,6 +177,11 @@ class Settings(BaseSettings):
     def file(self) -> Path | None:
         """The diag.toml that some of them come from."""
         return self._file
+
+    @property
+    def of_flags(self) -> frozenset[str]:
+        """Those that the command line gave."""
+        return self._of_flags
 
     @classmethod
     def settings_customise_sources(
@@ -222,6 +228,7 @@ def load(
         RecursionError,
     ) as error:  # a diag.toml that is not TOML, or not ours to read
         raise DiagError(f"{NAME} cannot be read: {error}", hint="fix or remove it", exit_code=2) from None
+    settings._of_flags = frozenset(given)
     if file is not None:
         settings._file = file.path
     if settings.token is not None and settings.token.strip():

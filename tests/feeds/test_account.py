@@ -94,3 +94,21 @@ def test_setting_that_is_none_is_refused(setting: str, why: str) -> None:
 def test_nothing_is_chosen_by_itself() -> None:
     assert chosen("") == []
     assert [one.feed for one in chosen(" ".join(one.name for one in FEEDS))] == [*FEEDS]
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused"),
+    [
+        ("nvrx:dir=/shared", True),
+        ("nvsentinel:strategy=EXECUTE_REMEDIATION", True),
+        ("nvsentinel", False),
+        ("kubernetes", False),
+        ("slurm:exclude-file=/shared/exclude", False),
+    ],
+)
+def test_only_the_command_line_lets_a_controller_act(setting: str, refused: bool) -> None:
+    (one,) = chosen(setting)
+    environment = {"SLURM_JOB_ID": "1"}
+
+    assert ("only the command line can choose it" in one.lacking(environment, typed=False)) == refused
+    assert "only the command line" not in one.lacking(environment, typed=True)

@@ -98,6 +98,18 @@ def test_what_cannot_be_fed_from_here_is_said_and_the_job_runs(runs: Runs) -> No
     assert "diag: nothing goes to the feed slurm: this is no job of Slurm" in runs.terminal
 
 
+def test_file_or_variable_lets_no_controller_act(runs: Runs, tmp_path: Path) -> None:
+    runs.environment |= {"SLURM_JOB_ID": "4711"}
+
+    process = runs.start(job="exit 5", DIAG_FEED=f"nvrx:dir={tmp_path}")
+    assert process.wait(60) == 5
+    assert "nothing goes to the feed nvrx: a controller may act on it" in runs.terminal
+
+    process = runs.start("--feed", f"nvrx:dir={tmp_path}", job="exit 5")
+    assert process.wait(60) == 5
+    assert "findings to nvrx" in runs.terminal
+
+
 def test_feed_of_the_settings_file_is_taken_and_a_wrong_one_does_not_stop_the_job(runs: Runs) -> None:
     (runs.folder / "diag.toml").write_text('[feed]\nto = ["kubernets", "slurm"]\nper_hour = 5\n')
     (runs.folder / "diag.toml").chmod(0o600)

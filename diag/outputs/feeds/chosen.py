@@ -18,9 +18,12 @@ class Chosen:
     feed: Feed
     options: Options
 
-    def lacking(self, environment: Environment) -> str:
-        """The line on why nothing will be sent; empty where it can."""
+    def lacking(self, environment: Environment, *, typed: bool) -> str:
+        """The line on why nothing will be sent; empty where it can. `typed`: on the command line, where alone a controller
+        may be let act, as `--on` diag."""
         why = self.feed.lacking(self.options, environment)
+        if not typed and self.feed.acts(self.options):
+            why = f"a controller may act on it, so only the command line can choose it: --feed {self.word}"
         return f"nothing goes to the feed {self.feed.name}: {why}" if why else ""
 
 

@@ -71,6 +71,7 @@ class Feed:
     payload: Callable[[Telling, Options, Environment], Any]
     send: Callable[[Any, Options, Environment], Told]
     of_progress: bool = False  # it is told how far the job is, too
+    acts: Callable[[Options], bool] = lambda options: False  # what it is told may end something
 
 
 # --- what several of them say

@@ -95,4 +95,4 @@ def _unit(environment: Environment) -> str:
     return f"{job}.{job}" if job else ""
 
 
-FEED = Feed("nvrx", ("dir",), lacking, payload, send)
+FEED = Feed("nvrx", ("dir",), lacking, payload, send, acts=lambda options: True)

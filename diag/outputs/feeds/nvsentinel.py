@@ -174,4 +174,11 @@ def _varint(value: int) -> bytes:
     return bytes([*out, value])
 
 
-FEED = Feed("nvsentinel", ("strategy", "socket", "node"), lacking, payload, send)
+FEED = Feed(
+    "nvsentinel",
+    ("strategy", "socket", "node"),
+    lacking,
+    payload,
+    send,
+    acts=lambda options: _strategy(options) != "STORE_ONLY",
+)

@@ -152,7 +152,9 @@ def _feeds(settings: Settings) -> tuple[list[Chosen], list[str]]:
     from diag.outputs.feeds.chosen import chosen
 
     try:
-        found = [(one, one.lacking(os.environ)) for one in chosen(settings.feed)]
+        found = [
+            (one, one.lacking(os.environ, typed="feed" in settings.of_flags)) for one in chosen(settings.feed)
+        ]
     except DiagError as error:
         return [], [f"nothing will be fed: {error} ({error.hint})"]
     return [one for one, line in found if not line], [line for _, line in found if line]
