@@ -33,8 +33,11 @@ _OTHER_VARIABLES = frozenset(
 )
 
 
-# Keys of the table [notify], and the settings that they are.
-_OF_NOTIFY = {"urls": "notify", "on_finding": "on_finding", "per_hour": "notify_per_hour"}
+# Tables, their keys, and the settings that they are.
+_OF_TABLES = {
+    "notify": {"urls": "notify", "on_finding": "on_finding", "per_hour": "notify_per_hour"},
+    "feed": {"to": "feed", "per_hour": "feed_per_hour"},
+}
 
 _of_file: ContextVar[dict[str, Any]] = ContextVar("settings of the file", default={})  # noqa: B039 - never changed
 _said: set[str] = set()
@@ -146,14 +149,25 @@ class Settings(BaseSettings):
         repr=False,
         description="a command that is started for each finding, with the finding as JSON on its stdin",
     )
+    feed: str = Field(
+        "",
+        description="controllers of the cluster that are told of findings: kubernetes, trainjob, nvsentinel, nvrx, slurm, "
+        "each NAME or NAME:OPTION=VALUE,...",
+    )
+    feed_per_hour: int = Field(
+        60,
+        ge=1,
+        description="times in an hour that these are told, at the most; what comes meanwhile is told at once",
+    )
     lang: Literal["", "en", "zh"] = Field(
         "",
         description="language of reports and manual pages: en or zh; empty: from the locale",
     )
 
     _file: Path | None = PrivateAttr(None)
+    _of_flags: frozenset[str] = PrivateAttr(frozenset())
 
-    @field_validator("notify", mode="before")
+    @field_validator("notify", "feed", mode="before")
     @classmethod
     def _in_one(cls, value: Any) -> Any:
         """A list of addresses, as diag.toml may have it: none has a blank in it."""
@@ -163,6 +177,11 @@ class Settings(BaseSettings):
     def file(self) -> Path | None:
         """The diag.toml that some of them come from."""
         return self._file
+
+    @property
+    def of_flags(self) -> frozenset[str]:
+        """Those that the command line gave."""
+        return self._of_flags
 
     @classmethod
     def settings_customise_sources(
@@ -209,6 +228,7 @@ def load(
         RecursionError,
     ) as error:  # a diag.toml that is not TOML, or not ours to read
         raise DiagError(f"{NAME} cannot be read: {error}", hint="fix or remove it", exit_code=2) from None
+    settings._of_flags = frozenset(given)
     if file is not None:
         settings._file = file.path
     if settings.token is not None and settings.token.strip():
@@ -220,16 +240,18 @@ def load(
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
-    """The table [notify] of diag.toml as the settings that it has.
+    """The tables [notify] and [feed] of diag.toml as the settings that they have.
 
     >>> _flat({"port": 1, "notify": {"urls": ["slack://a"], "on_finding": "x", "per_hour": 3}})
     {'port': 1, 'notify': ['slack://a'], 'on_finding': 'x', 'notify_per_hour': 3}
     """
-    table = values.get("notify")
-    if not isinstance(table, dict):
-        return values
-    rest = {name: value for name, value in values.items() if name != "notify"}
-    return {**rest, **{_OF_NOTIFY.get(name, f"notify.{name}"): value for name, value in table.items()}}
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in _OF_TABLES and isinstance(value, dict):
+            flat |= {_OF_TABLES[name].get(key, f"{name}.{key}"): one for key, one in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def _read_file(take: Collection[str] | None, refused: Callable[[str], None] | None) -> SettingsFile | None:

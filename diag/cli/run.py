@@ -117,6 +117,13 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
         "a line; repeatable",
     )
     parser.add_argument(
+        "--feed",
+        action="append",
+        metavar="NAME",
+        help="tell a controller of the cluster of warning and critical findings: kubernetes, trainjob, nvsentinel, nvrx or "
+        "slurm, with NAME:OPTION=VALUE,... where it has options; repeatable",
+    )
+    parser.add_argument(
         "--on-finding",
         metavar="CMD",
         help="start CMD, without a shell, for each warning or critical finding and each change of it; the finding "
@@ -143,8 +150,10 @@ def hub_settings(args: argparse.Namespace) -> dict[str, Any]:
         "run_root host port http auto_evidence stack_seconds ras rules nodes job_id sd_file expected_net "
         "on_finding lang"
     )
-    notify = " ".join(args.notify) if args.notify else None
-    return {**{name: getattr(args, name) for name in names.split()}, "notify": notify}
+    several = {
+        name: " ".join(given) if (given := getattr(args, name)) else None for name in ("notify", "feed")
+    }
+    return {**{name: getattr(args, name) for name in names.split()}, **several}
 
 
 def run(args: argparse.Namespace) -> int:

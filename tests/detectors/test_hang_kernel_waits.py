@@ -198,6 +198,13 @@ def test_write_that_does_not_return_outranks_the_interpreters_lock_that_it_holds
     assert story.hang().cause == "file_system_does_not_answer"
 
 
+def test_process_that_no_signal_ends_is_said_to_need_a_reboot_only_where_its_storage_is_silent() -> None:
+    write = Wait("file_io", "write", 7, "/mnt/d/iter_5.pt", "/mnt/d", "fuse.sshfs")
+
+    assert "(state D), nothing can" in told(waits(write)).hang().advice
+    assert "reboot" not in told(waits(replace(write, mount_answers=True))).hang().advice
+
+
 def fed_with(story: Story, received: Iterable[int]) -> None:
     """A reading every 5 s, each of so many bytes more than the one before."""
     total = 0

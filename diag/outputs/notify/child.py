@@ -13,11 +13,13 @@ from diag.text.units import format_seconds
 SEND_SECONDS = 60.0  # to all addresses, which are written to at once
 
 
-def ask(task: dict[str, Any], addresses: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+def ask(
+    task: dict[str, Any], addresses: Sequence[Sequence[str]], sender: str = "diag.outputs.notify.sender"
+) -> list[dict[str, Any]]:
     """Have `sender` do this with these (url, name): what each service answered, as JSON of `sender.Answer`. The addresses go
     by a pipe: command lines can be read by everybody."""
     given = json.dumps({**task, "addresses": [list(address) for address in addresses]}).encode()
-    found = json_of(argv("diag.outputs.notify.sender"), given, SEND_SECONDS)
+    found = json_of(argv(sender), given, SEND_SECONDS)
     if isinstance(found, list):
         return found
     return [

@@ -1,4 +1,5 @@
-"""Starts the notifier beside the hub, says what it says, and at the end gives it the time to send the last message."""
+"""Starts the notifier beside the hub, which also feeds controllers, says what it says, and at the end gives it the time to
+send the last message."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from diag.outputs.output import Output, OutputContext
 from diag.text.errors import DiagError
 
 if TYPE_CHECKING:
+    from diag.outputs.feeds.chosen import Chosen
     from diag.settings import Settings
 
 # Ours: a message takes 1-3 s. In a container nothing outlives the job, so the hub waits this long.
@@ -38,6 +40,7 @@ def problems(settings: Settings, given: str | None = None) -> list[str]:
             lines.append(f"no message will be sent: {error} ({error.hint})")
     if settings.on_finding and (why := hook.problem(settings.on_finding)):
         lines.append(f"the command of --on-finding will not run: {why}")
+    lines += _feeds(settings)[1]
     if given and any(not word.startswith("@") for word in given.split()):
         lines.append(
             "--notify shows the address to all users of this machine (ps): give DIAG_NOTIFY, diag.toml or --notify @FILE"
@@ -46,8 +49,8 @@ def problems(settings: Settings, given: str | None = None) -> list[str]:
 
 
 class Notify(Output):
-    """Messages to people who are away, and the command of `--on-finding`: both from a process of its own, which reads the
-    run directory."""
+    """Messages to people who are away, the command of `--on-finding`, and what controllers are fed: all from a process of
+    its own, which reads the run directory."""
 
     documented = setting = "notify"
 
@@ -55,21 +58,25 @@ class Notify(Output):
         super().__init__(run)
         self._process: subprocess.Popen[bytes] | None = None
         self._usable = _usable(run.hub.settings)
+        self._feeds = _feeds(run.hub.settings)[0]
 
     @classmethod
     def is_wanted(cls, run: OutputContext) -> bool:
         settings = run.hub.settings
-        return bool(settings.notify or settings.on_finding)
+        return bool(settings.notify or settings.on_finding or settings.feed)
 
     @property
     def place(self) -> str:
-        if self._process is None or not (names := [address.name for address in self._usable[0]]):
+        if self._process is None:
             return ""
-        return f"messages to {' and '.join(names)}"
+        names = [address.name for address in self._usable[0]]
+        feeds = [one.feed.name for one in self._feeds]
+        said = [f"messages to {' and '.join(names)}"] if names else []
+        return ", ".join([*said, f"findings to {' and '.join(feeds)}"] if feeds else said)
 
     def start(self) -> None:
         found, words = self._usable
-        if not found and not words:
+        if not found and not words and not self._feeds:
             return
         if self.run.hub.run_dir is None:
             self.run.say("diag: no message will be sent: there is no run directory, from which they are made")
@@ -111,6 +118,8 @@ class Notify(Output):
             "addresses": [[address.url, address.name] for address in found],
             "check": any(not address.plain for address in found),
             "on_finding": words, "cwd": _cwd(),
+            "feeds": [[one.word, one.feed.name, one.feed.of_progress] for one in self._feeds],
+            "feed_per_hour": hub.settings.feed_per_hour,
             "per_hour": hub.settings.notify_per_hour, "lang": self.run.lang,
             "begin": {name: _size(hub.run_dir.path / name) for name in (FINDINGS, ACTIONS)},
         }  # fmt: skip
@@ -134,6 +143,21 @@ def _usable(settings: Settings) -> tuple[list[Address], list[str]]:
         else []
     )
     return found, words
+
+
+def _feeds(settings: Settings) -> tuple[list[Chosen], list[str]]:
+    """Those to which something can be sent from here, and a line on each of the others."""
+    if not settings.feed:
+        return [], []
+    from diag.outputs.feeds.chosen import chosen
+
+    try:
+        found = [
+            (one, one.lacking(os.environ, typed="feed" in settings.of_flags)) for one in chosen(settings.feed)
+        ]
+    except DiagError as error:
+        return [], [f"nothing will be fed: {error} ({error.hint})"]
+    return [one for one, line in found if not line], [line for _, line in found if line]
 
 
 def _size(path: Path) -> int:

@@ -1,5 +1,5 @@
-"""The notifier: follows a run from outside, tells of what it finds and of how it ends, and lives on when hub, carrier and
-job are killed.
+"""The notifier: follows a run from outside, tells people and controllers of what it finds and of how it ends, and lives on
+when hub, carrier and job are killed.
 
 Started by `notify.output` with its task as the first line of stdin, which stays open as long as the hub lives. What
 cannot be sent is told in lines on stdout, for the person in front of the terminal, and in notify.log. It loads little:
@@ -17,11 +17,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from diag.launch.isolated import argv
+from diag.outputs.feeds.account import Account, newest
 from diag.outputs.notify.child import ask, json_of
 from diag.outputs.notify.hook import run as run_command
 from diag.outputs.notify.journal import RunFollower
@@ -37,6 +38,7 @@ _MOST_WAITING = 1000
 # Of `--on`: it acts, something of the job does not end, it could not act.
 _TOLD_ACTIONS = ("acts", "left", "failed")
 _LOG_BYTES = 1 << 20
+_PROGRESS_SECONDS = 60.0  # ours: the hub is asked, and a process started for it
 
 
 def main() -> int:
@@ -62,6 +64,11 @@ class Notifier:
         self._worth_a_command = Worth(host, "warning", replaced=True)
         self._messages: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
         self._commands: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
+        self._feeds: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
+        self._account, self._feed_pace = Account(host), Pace(task["feed_per_hour"])
+        self._failed: set[str] = set()  # what was said of feeds: once each
+        self._of_progress = any(of_progress for _, _, of_progress in task["feeds"])
+        self._progress_at = time.monotonic()
         self._oom_kills = oom_kills()
         self._unwatched = False
         self._left_at: float | None = None  # when the hub let go of this process, or ended
@@ -76,6 +83,8 @@ class Notifier:
             workers.append(_worker("messages", self._messages, self._send))
         if self._task["on_finding"]:
             workers.append(_worker("commands", self._commands, self._run_command))
+        if self._task["feeds"]:
+            workers.append(_worker("feeds", self._feeds, self._feed))
         poll = select.poll()
         poll.register(0, select.POLLHUP)
         while True:
@@ -94,7 +103,8 @@ class Notifier:
             end.update({"changes": held, "left_out": self._pace.left_out} if held else {})
         if end["event"] != "nothing":
             self._put(self._messages, end)
-        for work in (self._messages, self._commands):
+        self._feed_end(end)
+        for work in (self._messages, self._commands, self._feeds):
             work.put(None)
         for worker in workers:
             worker.join()
@@ -113,6 +123,27 @@ class Notifier:
         for changes in self._pace.due(time.monotonic(), told):
             left_out, self._pace.left_out = self._pace.left_out, 0
             self._put(self._messages, {"event": "finding", "changes": changes, "left_out": left_out})
+        for change in new:  # one by one: with each goes what is open then
+            if self._account.take(change):
+                for changes in self._feed_pace.due(time.monotonic(), [change]):
+                    self._put_changes(changes)
+        for changes in self._feed_pace.due(time.monotonic(), []):
+            self._put_changes(changes)
+        if self._of_progress and time.monotonic() - self._progress_at >= _PROGRESS_SECONDS:
+            self._progress_at = time.monotonic()
+            if self._feeds.empty() and self._follower.hub_lives():
+                self._put(self._feeds, {"event": "progress"})
+
+    def _put_changes(self, changes: Sequence[Change], **more: Any) -> None:
+        account = self._account
+        told = {"changes": newest(changes), "open": account.open(), "since": account.since}
+        self._put(self._feeds, {"event": "finding", **told, **more})
+
+    def _feed_end(self, end: dict[str, Any]) -> None:
+        """What was held back, and that the job is complete."""
+        held, code = self._feed_pace.release(), end.get("returncode")
+        if held or (code == 0 and self._of_progress):
+            self._put_changes(held, event="end", job={"returncode": code, "at": time.time()})
 
     def _end(self) -> dict[str, Any] | None:
         """The last message, once it is time for it."""
@@ -172,15 +203,44 @@ class Notifier:
         if not self._follower.hub_lives():
             run["url"] = None  # the page is gone with it
         event = {**event, "run": {**run, "run_dir": str(self._path)}}
-        left = self._task["addresses"]
+        lang = self._task["lang"]
+        self._deliver(
+            event["event"],
+            self._task["addresses"],
+            lambda left: ask({"event": event, "lang": lang}, left),
+            lambda name, text: self._say(f"a message did not get to {name}: {text}"),
+        )
+
+    def _feed(self, event: dict[str, Any]) -> None:
+        """To each controller. That one does not take it is said once; each time is in notify.log."""
+        asks = event["event"] == "progress"  # the hub, with its token
+        run = {name: value for name, value in self._follower.run.items() if asks or name != "token"}
+        event = {**event, "run": {**run, "run_dir": str(self._path)}}
+        addresses = [feed[:2] for feed in self._task["feeds"] if not asks or feed[2]]
+        sender = "diag.outputs.feeds.sender"
+        self._deliver(
+            f"feed of {event['event']}",
+            addresses,
+            lambda left: ask({"event": event}, left, sender),
+            lambda name, text: self._say_once(f"the feed {name} did not take it: {text}"),
+        )
+
+    def _deliver(
+        self,
+        what: str,
+        left: Sequence[Sequence[str]],
+        send: Callable[[Sequence[Sequence[str]]], list[dict[str, Any]]],
+        fail: Callable[[str, str], None],
+    ) -> None:
+        """Again, after a while, to those that may take it later."""
         for pause in (*_AGAIN_SECONDS, None):
-            answers = ask({"event": event, "lang": self._task["lang"]}, left)
+            answers = send(left)
             for answer in answers:
-                self._log(f"{event['event']} to {answer['name']}: {answer['text']}")
+                self._log(f"{what} to {answer['name']}: {answer['text']}")
             again = {answer["name"] for answer in answers if not answer["accepted"] and answer["again"]}
             for answer in answers:
                 if not answer["accepted"] and (pause is None or answer["name"] not in again):
-                    self._say(f"a message did not get to {answer['name']}: {answer['text']}")
+                    fail(answer["name"], answer["text"])
             left = [address for address in left if address[1] in again]
             if not left or pause is None:
                 return
@@ -197,6 +257,11 @@ class Notifier:
         self._log(text)
         with contextlib.suppress(OSError):  # the hub has gone
             os.write(1, f"diag: {text}\n".encode("utf-8", "replace"))
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._failed:
+            self._failed.add(text)
+            self._say(text)
 
     def _log(self, text: str) -> None:
         with contextlib.suppress(OSError):
