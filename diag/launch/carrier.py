@@ -193,6 +193,9 @@ class Carrier:
             guarded(self.say, "the last checks failed", partial(self._conclude, command, relay))
             if order is not None:
                 code = order.exit_code(command.returncode)
+            elif self._acting is not None and self._acting.asked is not None and not self._interrupted:
+                # all nodes had agreed to end it, and this part ended of another's before it came to that
+                code = self._acting.asked.exit_code(command.returncode)
             if not again or self._interrupted or order is None:
                 break
             started = self._start_again(order, outlets, relay)

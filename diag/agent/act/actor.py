@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from diag.agent.act.evidence import Dumps, evidence_on_disk
 from diag.agent.act.fence import Fence
 from diag.agent.act.gates import Case, Decision, Standing, decide
 from diag.agent.act.resume import Resume, is_there, resume
+from diag.agent.act.together import DONE, NO_LEASE, NO_RESTART, Order, Together
 from diag.detectors.checkpoint.going_on import last_whole
 from diag.engine.engine import Engine
 from diag.launch.actions import Rule
@@ -34,6 +35,8 @@ from diag.text.units import format_seconds
 
 ACTIONS = "actions.jsonl"
 _LOOK_SECONDS = 1.0
+_AGREED_LOOK_SECONDS = 0.25  # while the nodes agree: they are to end together
+_MOST_PROPOSED, _PROPOSE_AGAIN_SECONDS = 5, 60.0  # to the other nodes, in an attempt
 _MOST_EVIDENCE = 3  # tries for one finding, so long apart
 _EVIDENCE_AGAIN_SECONDS = 60.0
 _MOST_HELD = 100  # records of why nothing is done, in a run
@@ -71,12 +74,14 @@ class Orders:
 
 @dataclass(eq=False)
 class Actor:
-    """`dumps` takes the evidence. Start it once CMD runs."""
+    """`dumps` takes the evidence; `together` is what this node has to do with others, None where it is alone by definition.
+    Start it once CMD runs."""
 
     hub: ActingHub
     orders: Orders
     dumps: Dumps
     fence: Fence
+    together: Together | None = None
     clock: Callable[[], float] = time.time
     _standing: Standing = field(default_factory=Standing)
     _done: set[Rule] = field(default_factory=set)
@@ -86,18 +91,32 @@ class Actor:
     _over: threading.Event = field(default_factory=threading.Event)
     _ordered: Mapping[str, Any] | None = None
     _steps: list[tuple[float, str]] = field(default_factory=list)  # of what is done, for the next attempt
+    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _agrees: bool = False
+    _proposed: list[float] = field(default_factory=list)
+    _unready: set[int] = field(default_factory=set)  # numbers of the lease
+    _said: set[str] = field(default_factory=set)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="actor", daemon=True).start()
 
     def close(self) -> None:
-        """From now on nothing is ordered."""
+        """CMD has ended, and from now on nothing is ordered. Where all nodes had agreed to end it, and another was first, that
+        is what it ended of."""
         self._over.set()
+        if self.together is None or not self._looking.acquire(timeout=_TOLD_SECONDS):
+            return
+        with contextlib.suppress(Exception):  # the job has ended: nothing is left to be done wrong
+            if self._ordered is None and (order := self.together.pending()) is not None and order.go:
+                self._act_together(order)
+            self.together.close()
 
     def _run(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._over.wait(_AGREED_LOOK_SECONDS if self._agrees else _LOOK_SECONDS):
             try:
-                self.look()
+                with self._looking:
+                    if not self._over.is_set():
+                        self.look()
             except Exception as error:
                 self._over.set()
                 self.orders.say(
@@ -110,6 +129,12 @@ class Actor:
         """Decide on all that is open, and do the first that has all gates open. Returns the decisions."""
         if self._ordered is not None:
             return []
+        if self.together is not None:
+            self.together.tend()
+            order = self.together.pending()
+            self._agrees = order is not None
+            if order is not None:
+                return self._follow(order)
         decisions = self._decide()
         for decision in decisions:
             if decision.acts or not decision.only("evidence"):
@@ -139,6 +164,9 @@ class Actor:
                     fence=self.fence.closed(),
                 )
             )
+            several = self.together is not None and self.fence.of_several()
+        if several and self.together is not None:  # without the hub's lock: it reads files
+            found = [replace(one, several=True, fence=self.together.closed(one.rule)) for one in found]
         return [decide(case) for case in found]
 
     def _note(self, decisions: Sequence[Decision]) -> None:
@@ -153,6 +181,15 @@ class Actor:
                 self._held[key] = closed
                 self._records += 1
                 self._record("holds", decision.text, case)
+                self._say_once(case)
+
+    def _say_once(self, case: Case) -> None:
+        """That it is several nodes and no one of them may act: who asked for it would wait for it in vain."""
+        if case.several and case.rule.ends_the_job and case.fence.startswith((NO_LEASE, NO_RESTART)):
+            text = f"diag: --on {case.rule} does not act: {case.fence}"
+            if text not in self._said:
+                self._said.add(text)
+                self.orders.say(text)
 
     def _evidence(self, case: Case) -> str:
         """The bundle; empty where there is none yet."""
@@ -176,10 +213,15 @@ class Actor:
     def _act(self, decision: Decision) -> None:
         case = decision.case
         rule = case.rule
+        number = 0
+        if case.several and self.together is not None:
+            number = self._propose(decision)
+            if rule.ends_the_job or number < 0:
+                return  # all nodes have to agree first
         self._done.add(rule)
         if not rule.ends_the_job:
-            self._record("acts", decision.text, case)
-            self._tell_others(case, decision)
+            self._record("acts", decision.text, case, number)
+            self._tell_others(case, decision, number)
             return
         plan = self._plan() if rule.kind == "restart" else None
         then = f"; the command is started again {plan.text}" if plan is not None else ""
@@ -194,6 +236,95 @@ class Actor:
         self._ordered = order
         if not self.orders.send(order):
             self._record("failed", "does not act: the carrier did not take the order", case)
+
+    # -- with other nodes ---------------------------------------------------------------------------------
+
+    def _propose(self, decision: Decision) -> int:
+        """The number of the lease under which it is ordered; 0 where that needs none, -1 where it is not."""
+        assert self.together is not None
+        case, now = decision.case, time.monotonic()
+        late = self._proposed and now - self._proposed[-1] < _PROPOSE_AGAIN_SECONDS
+        if case.rule.ends_the_job and (late or len(self._proposed) >= _MOST_PROPOSED):
+            return -1
+        stood = case.now - (case.stood_since or case.now)
+        document = {**self._order(case, None), "text": decision.text, "stood": stood}
+        key = (*case.finding.key, case.finding.klass, *map(str, case.finding.ranks))
+        number, why = self.together.begin(case.rule, " ".join((str(case.rule), *key)), document)
+        if case.rule.ends_the_job:
+            self._proposed.append(now)
+        if why:
+            if (text := f"does not act: {why}") not in self._said:
+                self._said.add(text)
+                self._record("failed", text, case)
+            if why == DONE:
+                self._done.add(case.rule)
+            return -1
+        if case.rule.ends_the_job:
+            self._agrees = True
+            text = f"asks all nodes to end it, under number {number} of the lease: {decision.text}"
+            self._record("orders", text, case, number)
+        return number
+
+    def _follow(self, order: Order) -> list[Decision]:
+        """What the nodes agree to: this one gets ready, says go where it is the one that decides, and does it."""
+        assert self.together is not None
+        if order.go:
+            self._act_together(order)
+            return []
+        if not self.together.has_agreed(order):
+            self._get_ready(order)
+            return []
+        if not self.together.has_ordered(order):
+            return []
+        decisions = self._decide(str(order.document["past"].get("evidence", "")))
+        still = any(one.acts and str(one.case.rule) == order.rule for one in decisions)
+        if self.together.conclude(order, still=still) == "void":
+            why = "not all nodes got ready" if still else "it may not be done any more"
+            self._tell_order("failed", f"does not act: {why} (number {order.number} of the lease)", order)
+        return decisions
+
+    def _get_ready(self, order: Order) -> None:
+        assert self.together is not None
+        if order.number in self._unready or self.hub.run_dir is None:
+            return
+        since = self.clock() - float(order.document.get("stood", 0.0)) - _EVIDENCE_AGAIN_SECONDS
+        path, problem = evidence_on_disk(self.hub.run_dir.path, since, self.dumps)
+        if not problem:
+            host = order.document.get("host")
+            text = (
+                f"agrees to what {host} ordered (number {order.number} of the lease); evidence is in {path}"
+            )
+            self._tell_order("agrees", text, order)
+            if self.hub.keep(_TOLD_SECONDS):
+                self.together.agree(order)
+                return
+            problem = "the journal cannot be written"
+        self._unready.add(order.number)
+        self._tell_order("failed", f"does not agree: {problem} (number {order.number} of the lease)", order)
+
+    def _act_together(self, order: Order) -> None:
+        assert self.together is not None
+        rule = next(one for one in self.orders.rules if str(one) == order.rule)
+        host, said = order.document.get("host"), order.document.get("text")
+        text = f"{said}; CMD is ended on all nodes, as {host} ordered (number {order.number} of the lease)"
+        self._tell_order("acts", text, order)
+        self.hub.keep(_TOLD_SECONDS)  # it could be written when this node agreed
+        if not self.together.may_act(order):
+            self._tell_order("failed", "does not act: the lease has another number by now", order)
+            return
+        self._done.add(rule)
+        self.orders.say(f"diag: {text}")
+        past = {**order.document["past"], "number": self.orders.attempt, "began": self.orders.began}
+        code = rule.number if rule.kind == "end" else None
+        self._ordered = {
+            "rule": order.rule, "grace": self.orders.grace, "code": code, "again": None, "past": past,
+            "lease": order.number,
+        }  # fmt: skip
+        if not self.orders.send(self._ordered):
+            self._tell_order("failed", "does not act: the carrier did not take the order", order)
+
+    def _tell_order(self, what: str, text: str, order: Order) -> None:
+        self._write(what, text, lease=order.number, **_of_finding(order.document["past"]))
 
     def _plan(self) -> Resume:
         with self.hub.lock:
@@ -223,13 +354,13 @@ class Actor:
             "past": past,
         }
 
-    def _tell_others(self, case: Case, decision: Decision) -> None:
+    def _tell_others(self, case: Case, decision: Decision, number: int) -> None:
         if case.rule.kind == "notify":
-            self._record("told", "a message is sent to the addresses of --notify", case)
+            self._record("told", "a message is sent to the addresses of --notify", case, number)
             return
         finding = {"action": case.rule.action, "finding": case.finding.to_json(), "text": decision.text}
         failed = run_hook(list(case.rule.words), finding, self.orders.cwd or "/")
-        self._record("failed" if failed else "ran", failed or "the command ran", case)
+        self._record("failed" if failed else "ran", failed or "the command ran", case, number)
 
     # -- telling ------------------------------------------------------------------------------------------
 
@@ -238,18 +369,14 @@ class Actor:
         if message["step"] == "term":  # deaths from now on are no failures
             self.hub.put(run_source.interrupted(signal.SIGTERM, self.hub.host))
         order = self._ordered or {}
-        past = order.get("past", {})
         self._write(
             str(message["step"]),
             str(message["text"]),
-            action=past.get("action", ""),
-            finding=past.get("finding", ""),
-            klass=past.get("klass", ""),
-            culprits=past.get("culprits", []),
-            step=past.get("step"),
+            lease=int(order.get("lease", 0)),
+            **_of_finding(order.get("past", {})),
         )
 
-    def _record(self, what: str, text: str, case: Case) -> None:
+    def _record(self, what: str, text: str, case: Case, number: int = 0) -> None:
         finding = case.finding
         self._write(
             what,
@@ -261,9 +388,12 @@ class Actor:
             klass=finding.klass,
             culprits=list(finding.ranks),
             step=case.step,
+            lease=number,
         )
 
-    def _write(self, what: str, text: str, **more: Any) -> None:
+    def _write(self, what: str, text: str, *, lease: int, **more: Any) -> None:
+        """`lease`: its number, 0 where it was done without one."""
+        more |= {"lease": lease} if lease else {}
         self.hub.put(run_source.acted(what, text, self.hub.host, **more))
         if self.hub.run_dir is None:
             return
@@ -274,6 +404,13 @@ class Actor:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             with open(os.open(self.hub.run_dir.path / ACTIONS, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def _of_finding(past: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "action": past.get("action", ""), "finding": past.get("finding", ""), "klass": past.get("klass", ""),
+        "culprits": list(past.get("culprits", ())), "step": past.get("step"),
+    }  # fmt: skip
 
 
 def _same(one: Case, other: Case) -> bool:
