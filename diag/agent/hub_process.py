@@ -249,7 +249,7 @@ class _Beside:
     def _actor(self, hub: Hub, began: float) -> Actor | None:
         from diag.agent.act.actor import Actor, Orders, describe
         from diag.agent.act.fence import Fence
-        from diag.agent.act.together import Together, on_root
+        from diag.agent.act.together import Together, lease_of
         from diag.launch.actions import read_rules
 
         act = self.task.get("act")
@@ -276,7 +276,7 @@ class _Beside:
             hub.cluster,
             rules,
             orders.attempt,
-            open_lease=lambda: on_root(root, self.settings.token, hub.run_id),
+            open_lease=lambda: lease_of(root, self.settings.token, hub.run_id),
         )
         fence = Fence(hub.engine, hub.host, lambda: hub.cluster.of_several)
         return Actor(hub, orders, hub.dumps, fence, together)

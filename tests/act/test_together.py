@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from diag.agent.act.lease import TTL_SECONDS, FileLease
+from diag.agent.act.kubernetes_lease import KubernetesLease
+from diag.agent.act.lease import TTL_SECONDS, FileLease, Lease
 from diag.agent.act.together import BEAT_SECONDS, NO_LEASE, NO_RESTART, READY_SECONDS, Order, Together
 from diag.launch.actions import Rule, read_rules
+from tests.act.kubeapi import Server
 from tests.act.test_lease import ROOT_TOKEN, Clock
 
 END = Rule.read("hang=end:75")
@@ -38,20 +41,37 @@ class Cluster:
         return SimpleNamespace(heard=self.heard, expected=len(self.names))
 
 
-class Lab:
-    """So many nodes on one folder, of which the first judges the job."""
+@pytest.fixture(params=["files", "kubernetes"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path | Server]:
+    """Where the lease is. Each node sees at once what another has said."""
+    monkeypatch.setattr("diag.agent.act.kubernetes_lease._CALM_SECONDS", 0.0)
+    if request.param == "files":
+        yield tmp_path
+        return
+    with Server() as server:
+        yield server
 
-    def __init__(self, folder: Path, *names: str, on: tuple[str, ...] = ALL) -> None:
+
+class Lab:
+    """So many nodes on one lease, of which the first judges the job."""
+
+    def __init__(self, place: Path | Server, *names: str, on: tuple[str, ...] = ALL) -> None:
         self.clock = Clock()
         self.clusters = {one: Cluster(list(names), len(names)) for one in names}
         self.clusters[names[0]].job_hub = True
-        self.nodes = {one: self._node(folder, one, on) for one in names}
+        self.nodes = {one: self._node(place, one, on) for one in names}
         self.wait(0.0)
         self.wait(BEAT_SECONDS)
 
-    def _node(self, folder: Path, name: str, on: tuple[str, ...]) -> Together:
-        def lease() -> FileLease:
-            made = FileLease.of(folder, ROOT_TOKEN, name)
+    def _node(self, place: Path | Server, name: str, on: tuple[str, ...]) -> Together:
+        def lease() -> Lease:
+            made = (
+                FileLease.of(place, ROOT_TOKEN, name)
+                if isinstance(place, Path)
+                else KubernetesLease.of(place.api, ROOT_TOKEN, name)
+            )
             made.clock = self.clock
             return made
 
@@ -90,15 +110,16 @@ class Lab:
 
     def acting(self) -> list[str]:
         """Who would act now."""
-        return [
-            name
-            for name, node in self.nodes.items()
-            if (order := node.pending()) is not None and order.go and node.may_act(order)
-        ]
+        found = []
+        for name, node in self.nodes.items():
+            if (order := node.pending()) is not None and order.go:
+                found += [name] if node.may_act(order) else []
+                node.forget(order)
+        return found
 
 
-def test_all_act_once_all_are_ready_and_never_again(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b", "c")
+def test_all_act_once_all_are_ready_and_never_again(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b", "c")
     assert lab.begins("a") == 1
     lab.agree("a", "b")
     assert lab["a"].conclude(lab.pending("a"), still=True) == "" and lab.acting() == []
@@ -109,8 +130,8 @@ def test_all_act_once_all_are_ready_and_never_again(tmp_path: Path) -> None:
     assert lab.acting() == []
 
 
-def test_who_does_not_get_ready_makes_it_void_for_all(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b", "c")
+def test_who_does_not_get_ready_makes_it_void_for_all(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b", "c")
     lab.begins("a")
     lab.agree("a", "b")
     for _ in range(int(READY_SECONDS / BEAT_SECONDS)):
@@ -124,17 +145,17 @@ def test_who_does_not_get_ready_makes_it_void_for_all(tmp_path: Path) -> None:
     assert lab.acting() == []
 
 
-def test_what_may_not_be_done_any_more_is_void(tmp_path: Path) -> None:
+def test_what_may_not_be_done_any_more_is_void(place: Path | Server) -> None:
     """The hang has ended while the nodes got ready."""
-    lab = Lab(tmp_path, "a", "b")
+    lab = Lab(place, "a", "b")
     lab.begins("a")
     lab.agree("a", "b")
     assert lab["a"].conclude(lab.pending("a"), still=False) == "void"
     assert lab.acting() == []
 
 
-def test_decider_that_is_killed_before_go_ends_nothing_and_another_takes_over(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_decider_that_is_killed_before_go_ends_nothing_and_another_takes_over(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
     lab.begins("a")
     lab.agree("a", "b")
     # when a is killed, and b judges the job from now on
@@ -151,8 +172,8 @@ def test_decider_that_is_killed_before_go_ends_nothing_and_another_takes_over(tm
     assert lab["a"].pending() is None  # it is not named
 
 
-def test_decider_that_was_away_says_no_go_once_another_has_the_next_number(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b", "c")
+def test_decider_that_was_away_says_no_go_once_another_has_the_next_number(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b", "c")
     lab.begins("a")
     lab.agree("a", "b", "c")
     first = lab.pending("a")
@@ -165,9 +186,9 @@ def test_decider_that_was_away_says_no_go_once_another_has_the_next_number(tmp_p
     assert not lab["c"].may_act(first) and lab.acting() == []
 
 
-def test_of_two_partitions_that_share_the_folder_one_gets_a_number(tmp_path: Path) -> None:
+def test_of_two_partitions_that_share_the_folder_one_gets_a_number(place: Path | Server) -> None:
     """Each side believes that it is the whole job."""
-    lab = Lab(tmp_path, "a", "b", "c", "d")
+    lab = Lab(place, "a", "b", "c", "d")
     for name in "cd":
         lab.clusters[name].names, lab.clusters[name].heard = ["c", "d"], 2
     for name in "ab":
@@ -180,14 +201,14 @@ def test_of_two_partitions_that_share_the_folder_one_gets_a_number(tmp_path: Pat
     assert lab.acting() == ["a", "b"]
 
 
-def test_side_that_hears_not_all_nodes_begins_nothing(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_side_that_hears_not_all_nodes_begins_nothing(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
     lab.clusters["a"].heard = 1
     assert lab["a"].closed(END) == "only 1 of 2 nodes are heard"
 
 
-def test_only_the_node_whose_hub_judges_begins(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_only_the_node_whose_hub_judges_begins(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
     for rule in ALL:
         assert "decides for all" in lab["b"].closed(Rule.read(rule))
     assert [lab["a"].closed(Rule.read(rule)) for rule in ALL] == ["", NO_RESTART, "", ""]
@@ -225,13 +246,15 @@ def test_folder_that_fails_is_no_lease_and_no_error(tmp_path: Path) -> None:
         path.unlink()
     folder.rmdir()
     lab.wait(BEAT_SECONDS)
-    assert "its folder cannot be used: No such file" in lab["a"].closed(END)
+    assert "it cannot be used: No such file" in lab["a"].closed(END)
     assert lab["a"].pending() is None and lab["a"].begin(END, "end it", {"past": {}})[0] == 0
 
 
 @pytest.mark.parametrize("rule", ["hang=run:true", "hang=notify"])
-def test_what_ends_nothing_is_done_by_one_node_and_not_again_by_the_next(tmp_path: Path, rule: str) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_what_ends_nothing_is_done_by_one_node_and_not_again_by_the_next(
+    place: Path | Server, rule: str
+) -> None:
+    lab = Lab(place, "a", "b")
     assert lab.begins("a", Rule.read(rule), "page me") == 1
     assert lab["a"].pending() is None  # nobody has to agree
     lab.clusters["b"].job_hub = True
@@ -241,14 +264,14 @@ def test_what_ends_nothing_is_done_by_one_node_and_not_again_by_the_next(tmp_pat
     assert lab.begins("b", Rule.read(rule), "page me of another hang") == 2
 
 
-def test_order_after_another_gets_a_number_of_its_own(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_order_after_another_gets_a_number_of_its_own(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
     assert [lab.begins("a", Rule.read("hang=notify"), str(one)) for one in range(3)] == [1, 2, 3]
     assert lab.begins("a") == 4
 
 
-def test_order_that_nobody_concludes_is_over_and_the_node_goes_on_looking(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_order_that_nobody_concludes_is_over_and_the_node_goes_on_looking(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
     lab.begins("a")
     lab.agree("b")
     lab.wait(READY_SECONDS + 2 * BEAT_SECONDS, "b")
@@ -257,8 +280,8 @@ def test_order_that_nobody_concludes_is_over_and_the_node_goes_on_looking(tmp_pa
     assert lab["b"].pending() is None
 
 
-def test_order_by_a_rule_that_is_not_of_this_command_line_is_none(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "a", "b")
+def test_order_by_a_rule_that_is_not_of_this_command_line_is_none(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
     lab.begins("a")
     lab.nodes["b"].rules = read_rules(["hang=notify"])
     assert lab["b"].pending() is None

@@ -134,7 +134,9 @@ class Actor:
             order = self.together.pending()
             self._agrees = order is not None
             if order is not None:
-                return self._follow(order)
+                with contextlib.suppress(OSError):  # of the lease: it is asked again
+                    return self._follow(order)
+                return []
         decisions = self._decide()
         for decision in decisions:
             if decision.acts or not decision.only("evidence"):
@@ -307,9 +309,13 @@ class Actor:
         rule = next(one for one in self.orders.rules if str(one) == order.rule)
         host, said = order.document.get("host"), order.document.get("text")
         text = f"{said}; CMD is ended on all nodes, as {host} ordered (number {order.number} of the lease)"
-        self._tell_order("acts", text, order)
-        self.hub.keep(_TOLD_SECONDS)  # it could be written when this node agreed
-        if not self.together.may_act(order):
+        if text not in self._said:
+            self._said.add(text)
+            self._tell_order("acts", text, order)
+            self.hub.keep(_TOLD_SECONDS)  # it could be written when this node agreed
+        may = self.together.may_act(order)  # right before it: the number of who has it now
+        self.together.forget(order)
+        if not may:
             self._tell_order("failed", "does not act: the lease has another number by now", order)
             return
         self._done.add(rule)

@@ -37,6 +37,20 @@ def awake_or_not() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class Stamps:
+    """What was last seen to change, and when, by the reader's own clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[object, float]] = {}
+
+    def unchanged(self, name: str, stamp: object, now: float, *, first: float) -> float:
+        """Seconds for which it was not seen to change; `first` where it is seen for the first time."""
+        known = self._seen.get(name)
+        if known is None or known[0] != stamp:
+            self._seen[name] = (stamp, now - (first if known is None else 0.0))
+        return now - self._seen[name][1]
+
+
 class Lease(Protocol):
     """What nodes need of it. All raise OSError where it cannot be reached."""
 
@@ -88,7 +102,7 @@ class FileLease:
     folder: Path
     owner: str
     clock: Callable[[], float] = awake_or_not
-    _seen: dict[str, tuple[object, float]] = field(default_factory=dict)  # stamps, and since when
+    _stamps: Stamps = field(default_factory=Stamps)
     _mine: tuple[int, float] = (0, 0.0)  # the number that is held, and when it was last touched
 
     @classmethod
@@ -116,7 +130,7 @@ class FileLease:
                 # of one that was never seen to change it is not known whether it lives
                 if (
                     isinstance(word, dict)
-                    and self._unchanged(name, stamp, now, first=FRESH_SECONDS) < FRESH_SECONDS
+                    and self._stamps.unchanged(name, stamp, now, first=FRESH_SECONDS) < FRESH_SECONDS
                 ):
                     found[matched[1]] = word
         return found
@@ -139,7 +153,7 @@ class FileLease:
         if number:
             held, stamp = self._read(f"lease-{number}")
             ours = isinstance(held, dict) and held.get("owner") == self.owner  # and away for too long
-            if not ours and self._unchanged(f"lease-{number}", stamp, began, first=0.0) < TTL_SECONDS:
+            if not ours and self._stamps.unchanged(f"lease-{number}", stamp, began, first=0.0) < TTL_SECONDS:
                 return 0
         if not self._make(f"lease-{number + 1}", json.dumps({"owner": self.owner})):
             return 0
@@ -191,13 +205,6 @@ class FileLease:
             except (ValueError, RecursionError):
                 data = None
         return data, (found.st_ino, found.st_mtime_ns)
-
-    def _unchanged(self, name: str, stamp: object, now: float, *, first: float) -> float:
-        """Seconds for which its stamp was not seen to change; `first` where it is seen for the first time."""
-        known = self._seen.get(name)
-        if known is None or known[0] != stamp:
-            self._seen[name] = (stamp, now - (first if known is None else 0.0))
-        return now - self._seen[name][1]
 
     def _write(self, text: str) -> Path:
         path = self.folder / f".{self.owner}-{secrets.token_hex(4)}"

@@ -8,11 +8,13 @@ number is the newest before it acts. A node that does not get ready makes it voi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from diag.agent.act.kubernetes_lease import Api, KubernetesLease
 from diag.agent.act.lease import Document, FileLease, Lease, awake_or_not
 from diag.launch.actions import Rule
 
@@ -78,7 +80,7 @@ class Together:
                 self._lease.words()  # who is seen to speak from now on
             self._broken = ""
         except OSError as error:
-            self._broken = f"its folder cannot be used: {error.strerror or error}"
+            self._broken = f"it cannot be used: {error.strerror or error}"
 
     def _say(self) -> None:
         assert self._lease is not None
@@ -108,7 +110,7 @@ class Together:
         try:
             words = self._lease.words()
         except OSError as error:
-            return f"{NO_LEASE}: its folder cannot be used: {error.strerror or error}"
+            return f"{NO_LEASE}: it cannot be used: {error.strerror or error}"
         for run_id, host in sorted(self._living().items()):
             word = words.get(run_id)
             if word is None:
@@ -216,17 +218,26 @@ class Together:
         return "go" if self._lease.conclude(order.number, "go" if go else "void") and go else "void"
 
     def may_act(self, order: Order) -> bool:
-        """Right before it: the number is the newest, and the word was go. What was ordered is done with, one way or the
-        other. Raises OSError."""
-        self._passed = order.number
+        """Right before it: the number is the newest, and the word was go. Raises OSError."""
         assert self._lease is not None
         return self._lease.number() == order.number and self._lease.ordered(order.number)[1] == "go"
+
+    def forget(self, order: Order) -> None:
+        """It is done with, one way or the other."""
+        self._passed = max(self._passed, order.number)
 
     def close(self) -> None:
         if self._lease is not None:
             self._lease.close()
 
 
-def on_root(root: Path | None, token: str | None, run_id: str) -> Lease | None:
-    """That of the nodes which share this run root and this token. Raises OSError."""
-    return FileLease.of(root, token, run_id) if root is not None and token else None
+def lease_of(root: Path | None, token: str | None, run_id: str) -> Lease | None:
+    """Kubernetes' own, where the pods' service account may use it; else that of the nodes which share this run root and this
+    token. Raises OSError."""
+    if not token:
+        return None
+    api = Api.of_pod()
+    if api is not None:
+        with contextlib.suppress(PermissionError):
+            return KubernetesLease.of(api, token, run_id)
+    return FileLease.of(root, token, run_id) if root is not None else None
