@@ -247,8 +247,9 @@ class _Beside:
                 actor.close()
 
     def _actor(self, hub: Hub, began: float) -> Actor | None:
-        from diag.agent.act.actor import Actor, Orders, describe
+        from diag.agent.act.actor import Actor
         from diag.agent.act.fence import Fence
+        from diag.agent.act.orders import Orders, describe
         from diag.agent.act.together import Together, lease_of
         from diag.launch.actions import read_rules
 

@@ -6,6 +6,10 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -179,3 +183,49 @@ def test_folder_that_is_gone_or_another_s_is_an_error_and_no_lease(tmp_path: Pat
     for call in (one.hold, one.words, one.number, lambda: one.say({})):
         with pytest.raises(OSError):
             call()
+
+
+# A holder that says what it has, keeps it once a second, and answers each line with what it would still dare to do.
+HOLDER = """
+import pathlib, select, sys
+from diag.agent.act.lease import FileLease
+lease = FileLease.of(pathlib.Path(sys.argv[1]), sys.argv[2], "holder")
+number = lease.hold()
+lease.order(number, {"rule": "hang=end"})
+print(number, flush=True)
+while not select.select([sys.stdin], [], [], 1.0)[0]:
+    lease.hold()
+sys.stdin.readline()
+print(lease.holds(number) and lease.conclude(number, "go"), flush=True)
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+def test_process_that_is_killed_or_stopped_loses_it_and_says_no_go_afterwards(
+    tmp_path: Path, by: signal.Signals
+) -> None:
+    """By the real clock."""
+    other = FileLease.of(tmp_path, ROOT_TOKEN, "other")
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), ROOT_TOKEN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdout.readline() == "1\n"
+        until = time.monotonic() + TTL_SECONDS / 4
+        while time.monotonic() < until:
+            assert other.hold() == 0  # it lives
+            time.sleep(0.2)
+
+        holder.send_signal(by)
+        began = time.monotonic()
+        while not other.hold():
+            assert time.monotonic() - began < 3 * TTL_SECONDS
+            time.sleep(0.2)
+        assert other.number() == 2 and time.monotonic() - began > TTL_SECONDS / 2
+
+        if by == signal.SIGSTOP:
+            holder.send_signal(signal.SIGCONT)
+            holder.stdin.write("now\n")
+            holder.stdin.flush()
+            assert holder.stdout.readline() == "False\n"
+        assert other.ordered(1) == ({"rule": "hang=end"}, "")
+        holder.kill()

@@ -15,23 +15,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from diag.agent.act.cases import cases
 from diag.agent.act.evidence import Dumps, evidence_on_disk
 from diag.agent.act.fence import Fence
 from diag.agent.act.gates import Case, Decision, Standing, decide
+from diag.agent.act.orders import ActingHub, Orders
 from diag.agent.act.resume import Resume, is_there, resume
 from diag.agent.act.together import DONE, NO_LEASE, NO_RESTART, Order, Together
 from diag.detectors.checkpoint.going_on import last_whole
-from diag.engine.engine import Engine
 from diag.launch.actions import Rule
 from diag.launch.launchers.secrets import redacted
-from diag.launch.rundir import RunDir
-from diag.model import Record
 from diag.outputs.notify.hook import run as run_hook
 from diag.sources.host import run as run_source
-from diag.text.units import format_seconds
 
 ACTIONS = "actions.jsonl"
 _LOOK_SECONDS = 1.0
@@ -41,35 +38,6 @@ _MOST_EVIDENCE = 3  # tries for one finding, so long apart
 _EVIDENCE_AGAIN_SECONDS = 60.0
 _MOST_HELD = 100  # records of why nothing is done, in a run
 _TOLD_SECONDS = 10.0  # for records to be taken into the journal
-
-
-class ActingHub(Protocol):
-    """What this needs of the hub."""
-
-    engine: Engine
-    lock: Any
-    host: str
-    run_dir: RunDir | None
-    version: str
-
-    def put(self, record: Record) -> None: ...
-    def keep(self, seconds: float) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """`--on`, `--after` and `--grace`; `words` are CMD, started at `began` as attempt `attempt`. `send` hands an order to
-    the carrier and answers whether it took it."""
-
-    rules: Sequence[Rule]
-    after: float
-    grace: float
-    words: Sequence[str]
-    began: float
-    attempt: int
-    cwd: str
-    send: Callable[[Mapping[str, Any]], bool]
-    say: Callable[[str], None]
 
 
 @dataclass(eq=False)
@@ -421,12 +389,3 @@ def _of_finding(past: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same(one: Case, other: Case) -> bool:
     return one.rule == other.rule and one.finding.key == other.finding.key
-
-
-def describe(rules: Sequence[Rule], after: float) -> str:
-    """For the line with which diag starts."""
-    named = ", ".join(str(rule) for rule in rules if rule.kind != "run")
-    ran = sum(rule.kind == "run" for rule in rules)
-    parts = [named] if named else []
-    parts += [f"{ran} command{'s' if ran > 1 else ''}"] if ran else []
-    return f"acts ({' and '.join(parts)}) on what stood for {format_seconds(after)}"
