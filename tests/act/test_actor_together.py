@@ -59,10 +59,10 @@ def test_each_ends_its_part_under_the_number_of_the_lease(tmp_path: Path) -> Non
 
     assert [[one["code"], one["lease"]] for stage in two.stages for one in stage.orders] == [[75, 1], [75, 1]]
     assert two.whats(two.a) == ["evidence", "orders", "agrees", "acts"]
-    assert two.whats(two.b) == ["agrees", "acts"]
+    assert two.whats(two.b) == ["agrees", "follows"]
     assert two.b.dumps.count == 1  # evidence of its own
     lines = [json.loads(line) for line in (tmp_path / "b" / "actions.jsonl").read_text().splitlines()]
-    acted = [one for one in lines if one["what"] == "acts"]
+    acted = [one for one in lines if one["what"] == "follows"]
     assert [(one["lease"], one["class"], one["ranks"]) for one in acted] == [(1, "data_loading", [3])]
     assert "as host-a ordered (number 1 of the lease)" in acted[0]["text"]
 

@@ -279,7 +279,8 @@ class Actor:
         text = f"{said}; CMD is ended on all nodes, as {host} ordered (number {order.number} of the lease)"
         if text not in self._said:
             self._said.add(text)
-            self._tell_order("acts", text, order)
+            # one of them tells people
+            self._tell_order("acts" if self.together.has_ordered(order) else "follows", text, order)
             self.hub.keep(_TOLD_SECONDS)  # it could be written when this node agreed
         may = self.together.may_act(order)  # right before it: the number of who has it now
         self.together.forget(order)

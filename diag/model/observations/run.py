@@ -158,7 +158,7 @@ class AttemptBegan(Observation):
 class Acted(Observation):
     """A step of what `diag run --on` does, or why it does nothing. `what`: acts, holds (does not act), evidence, term, kill,
     ended, left (processes that do not end), failed, told, ran, again (the command was started again); among several nodes
-    orders and agrees. `text` says it in a sentence; `lease` is the number under which one node acts for all, 0 without;
+    orders, agrees and follows. `text` says it in a sentence; `lease` is the number under which one node acts for all, 0 without;
     the rest is of the finding, and the last step that was reported."""
 
     what: str
