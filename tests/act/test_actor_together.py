@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from diag.agent.act.lease import FileLease
-from diag.agent.act.together import BEAT_SECONDS, READY_SECONDS, Together
+from diag.agent.act.together import BEAT_SECONDS, READY_SECONDS, Order, Together
 from diag.launch.actions import read_rules
 from tests.act.test_actor import Stage
 from tests.act.test_lease import ROOT_TOKEN, Clock
@@ -102,15 +105,56 @@ def test_command_is_run_by_one_node(tmp_path: Path) -> None:
     assert two.whats(two.a) == ["evidence", "acts", "ran"] and two.whats(two.b) == []
 
 
-def test_restart_is_refused_and_that_is_said_once(tmp_path: Path) -> None:
+def ended(stage: Stage) -> threading.Thread:
+    """Its part of the job has, and its hub concludes."""
+    thread = threading.Thread(target=stage.actor.close)
+    thread.start()
+    return thread
+
+
+def test_each_part_is_started_again_once_all_have_ended(tmp_path: Path) -> None:
     two = Two(tmp_path, "hang=restart")
     two.look()
+    for stage in two.stages:
+        agreed, order = stage.orders
+        assert agreed == {"agreed": True}
+        assert order["again"] == {
+            "words": ["python", "train.py"], "flags": [], "text": "from the start, as no whole checkpoint was seen",
+        }  # fmt: skip
 
-    assert [stage.orders for stage in two.stages] == [[], []]
-    assert two.b.said == [] and len(two.a.said) == 1
-    assert two.a.said[0].startswith(
-        "diag: --on hang=restart:1 does not act: restart is not done in a job of several"
-    )
+    first = ended(two.a)
+    first.join(1.0)
+    assert first.is_alive()
+    ended(two.b).join(10.0)
+    first.join(10.0)
+    assert not first.is_alive()
+    assert [len(stage.orders) for stage in two.stages] == [2, 2]  # nothing keeps them from it
+
+
+@pytest.mark.parametrize("why", ["it does not end", "another is not heard of"])
+def test_none_is_started_again_where_one_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr("diag.agent.act.actor._ENDED_SECONDS", -3.0)  # of a grace of 5 s
+    two = Two(tmp_path, "hang=restart")
+    two.look()
+    if why == "it does not end":
+        two.b.actor.step({"step": "left", "text": "these do not end"})
+        ended(two.b).join(10.0)
+        assert two.b.orders[-1] == {"stays": "this node's part has not ended wholly"}
+    ended(two.a).join(10.0)
+    assert two.a.orders[-1] == {"stays": "not all nodes' parts have ended"}
+
+
+def test_node_that_would_go_on_from_elsewhere_does_not_agree(tmp_path: Path) -> None:
+    """The checkpoint is on a disk of the first node alone; or the second one's program takes other flags."""
+    two = Two(tmp_path, "hang=restart")
+    monkey = [str(tmp_path / "gone"), "hf"]
+    document = {"again": {"words": [], "flags": ["--resume_from_checkpoint", monkey[0]], "text": ""}}
+    seen = two.b.actor._differs(Order(1, "hang=restart:1", {**document, "whole": monkey}, go=False))
+    other = two.b.actor._differs(Order(1, "hang=restart:1", {**document, "whole": None}, go=False))
+    assert seen == f"{monkey[0]} is not seen on this node" and other == "its command would go on with nothing"
+    assert two.b.actor._differs(Order(1, "hang=end", {"again": None}, go=False)) == ""
 
 
 def test_part_that_ended_of_the_others_end_has_the_code_that_was_agreed(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from diag.agent.act.kubernetes_lease import KubernetesLease
 from diag.agent.act.lease import TTL_SECONDS, FileLease, Lease
-from diag.agent.act.together import BEAT_SECONDS, NO_LEASE, NO_RESTART, READY_SECONDS, Order, Together
+from diag.agent.act.together import BEAT_SECONDS, NO_LEASE, READY_SECONDS, Order, Together
 from diag.launch.actions import Rule, read_rules
 from tests.act.kubeapi import Server
 from tests.act.test_lease import ROOT_TOKEN, Clock
 
 END = Rule.read("hang=end:75")
-ALL = ("hang=end:75", "hang=restart", "hang=run:true", "hang=notify")
+ALL = ("hang=end:75", "hang=restart:1", "hang=run:true", "hang=notify")
 
 
 @dataclass
@@ -211,7 +211,7 @@ def test_only_the_node_whose_hub_judges_begins(place: Path | Server) -> None:
     lab = Lab(place, "a", "b")
     for rule in ALL:
         assert "decides for all" in lab["b"].closed(Rule.read(rule))
-    assert [lab["a"].closed(Rule.read(rule)) for rule in ALL] == ["", NO_RESTART, "", ""]
+    assert [lab["a"].closed(Rule.read(rule)) for rule in ALL] == ["", "", "", ""]
 
 
 def test_node_with_another_folder_or_other_rules_is_named(tmp_path: Path) -> None:
@@ -294,3 +294,38 @@ def test_nodes_of_a_healthy_job_leave_no_number_and_go_without_a_trace(tmp_path:
     for node in lab.nodes.values():
         node.close()
     assert list(lab["a"]._lease.folder.iterdir()) == []  # type: ignore[union-attr]
+
+
+def test_next_attempt_begins_where_every_part_has_ended_and_does_nothing_of_the_last(
+    place: Path | Server,
+) -> None:
+    lab = Lab(place, "a", "b")
+    lab.begins("a", Rule.read("hang=restart"))
+    lab.agree("a", "b")
+    order = lab.pending("a")
+    lab["a"].conclude(order, still=True)
+    assert lab.acting() == ["a", "b"]
+
+    lab["a"].has_ended(order)
+    assert not lab["a"].all_ended(order)
+    lab["b"].has_ended(order)
+    assert lab["a"].all_ended(order) and lab["b"].all_ended(order)
+
+    # the first to begin is not waited for, and the old order is not of its attempt
+    again = lab["a"]
+    again.attempt, again._passed, again._ready, again._ended = 2, 0, 0, 0
+    lab.wait(BEAT_SECONDS)
+    assert lab["b"].all_ended(order) and again.pending() is None
+    assert again.closed(END) == "host-b is at attempt 1, not 2"
+
+
+def test_part_that_does_not_end_is_waited_for(place: Path | Server) -> None:
+    lab = Lab(place, "a", "b")
+    lab.begins("a", Rule.read("hang=restart"))
+    lab.agree("a", "b")
+    order = lab.pending("a")
+    lab["a"].has_ended(order)
+    lab.wait(60.0)
+    assert not lab["a"].all_ended(order)
+    lab.wait(60.0, "a")  # b is gone
+    assert not lab["a"].all_ended(order)

@@ -23,16 +23,18 @@ from diag.agent.act.fence import Fence
 from diag.agent.act.gates import Case, Decision, Standing, decide
 from diag.agent.act.orders import ActingHub, Orders
 from diag.agent.act.resume import Resume, is_there, resume
-from diag.agent.act.together import DONE, NO_LEASE, NO_RESTART, Order, Together
+from diag.agent.act.together import DONE, NO_LEASE, Order, Together
 from diag.detectors.checkpoint.going_on import last_whole
 from diag.launch.actions import Rule
 from diag.launch.launchers.secrets import redacted
+from diag.model.observations import CheckpointFolder
 from diag.outputs.notify.hook import run as run_hook
 from diag.sources.host import run as run_source
 
 ACTIONS = "actions.jsonl"
 _LOOK_SECONDS = 1.0
 _AGREED_LOOK_SECONDS = 0.25  # while the nodes agree: they are to end together
+_ENDED_SECONDS = 30.0  # ours: beside the grace; SIGKILL, and the others' looks
 _MOST_PROPOSED, _PROPOSE_AGAIN_SECONDS = 5, 60.0  # to the other nodes, in an attempt
 _MOST_EVIDENCE = 3  # tries for one finding, so long apart
 _EVIDENCE_AGAIN_SECONDS = 60.0
@@ -62,6 +64,9 @@ class Actor:
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _agrees: bool = False
     _proposed: list[float] = field(default_factory=list)
+    _waited_for: bool = False  # the carrier knows that it may be started again
+    _agreed: Order | None = None  # what is done now
+    _left: bool = False  # the carrier could not end all of it
     _unready: set[int] = field(default_factory=set)  # numbers of the lease
     _said: set[str] = field(default_factory=set)
 
@@ -77,7 +82,28 @@ class Actor:
         with contextlib.suppress(Exception):  # the job has ended: nothing is left to be done wrong
             if self._ordered is None and (order := self.together.pending()) is not None and order.go:
                 self._act_together(order)
+            if self._ordered is not None and self._ordered["again"] is not None:
+                self._await_others()
+                return
             self.together.close()
+
+    def _await_others(self) -> None:
+        """Before this node's part is started again: what it would meet of the last attempt has ended."""
+        order, why = self._agreed, "this node's part has not ended wholly"
+        assert self.together is not None and order is not None
+        until = time.monotonic() + self.orders.grace + _ENDED_SECONDS
+        told = False
+        while not self._left and time.monotonic() < until:
+            why = "not all nodes' parts have ended"
+            with contextlib.suppress(OSError):
+                if not told:
+                    self.together.has_ended(order)
+                    told = True
+                if self.together.all_ended(order):
+                    return
+            time.sleep(_AGREED_LOOK_SECONDS)
+        self._tell_order("failed", f"it is not started again: {why}", order)
+        self.orders.send({"stays": why})
 
     def _run(self) -> None:
         while not self._over.wait(_AGREED_LOOK_SECONDS if self._agrees else _LOOK_SECONDS):
@@ -100,6 +126,8 @@ class Actor:
         if self.together is not None:
             self.together.tend()
             order = self.together.pending()
+            if self._waited_for and order is None:  # it is void
+                self._waited_for = not self.orders.send({"agreed": False})
             self._agrees = order is not None
             if order is not None:
                 with contextlib.suppress(OSError):  # of the lease: it is asked again
@@ -155,7 +183,7 @@ class Actor:
 
     def _say_once(self, case: Case) -> None:
         """That it is several nodes and no one of them may act: who asked for it would wait for it in vain."""
-        if case.several and case.rule.ends_the_job and case.fence.startswith((NO_LEASE, NO_RESTART)):
+        if case.several and case.rule.ends_the_job and case.fence.startswith(NO_LEASE):
             text = f"diag: --on {case.rule} does not act: {case.fence}"
             if text not in self._said:
                 self._said.add(text)
@@ -193,7 +221,7 @@ class Actor:
             self._record("acts", decision.text, case, number)
             self._tell_others(case, decision, number)
             return
-        plan = self._plan() if rule.kind == "restart" else None
+        plan = self._plan(self._whole()) if rule.kind == "restart" else None
         then = f"; the command is started again {plan.text}" if plan is not None else ""
         text = f"{decision.text}; CMD is ended{then}"
         self._steps = [(self.clock(), f"evidence is in {case.evidence}"), (self.clock(), text)]
@@ -217,7 +245,17 @@ class Actor:
         if case.rule.ends_the_job and (late or len(self._proposed) >= _MOST_PROPOSED):
             return -1
         stood = case.now - (case.stood_since or case.now)
-        document = {**self._order(case, None), "text": decision.text, "stood": stood}
+        plan, text, whole = None, decision.text, None
+        if case.rule.kind == "restart":
+            whole = self._whole()
+            plan = self._plan(whole)
+            text = f"{text}; then each node's command is started again {plan.text}"
+        document = {
+            **self._order(case, plan),
+            "text": text,
+            "stood": stood,
+            "whole": whole and [whole.path, whole.kind],
+        }
         key = (*case.finding.key, case.finding.klass, *map(str, case.finding.ranks))
         number, why = self.together.begin(case.rule, " ".join((str(case.rule), *key)), document)
         if case.rule.ends_the_job:
@@ -259,6 +297,7 @@ class Actor:
             return
         since = self.clock() - float(order.document.get("stood", 0.0)) - _EVIDENCE_AGAIN_SECONDS
         path, problem = evidence_on_disk(self.hub.run_dir.path, since, self.dumps)
+        problem = problem or self._differs(order)
         if not problem:
             host = order.document.get("host")
             text = (
@@ -266,11 +305,35 @@ class Actor:
             )
             self._tell_order("agrees", text, order)
             if self.hub.keep(_TOLD_SECONDS):
+                if order.document.get("again") is not None:
+                    self._waited_for = self.orders.send({"agreed": True})
                 self.together.agree(order)
                 return
             problem = "the journal cannot be written"
         self._unready.add(order.number)
         self._tell_order("failed", f"does not agree: {problem} (number {order.number} of the lease)", order)
+
+    def _plan_of(self, order: Order) -> Resume | None:
+        """How this node's command goes on from the checkpoint that was ordered; None for an end."""
+        if order.document.get("again") is None:
+            return None
+        known = order.document.get("whole")
+        whole = CheckpointFolder(str(known[0]), str(known[1]), None, 0, 0, 0.0) if known else None
+        return self._plan(whole)
+
+    def _differs(self, order: Order) -> str:
+        """Why this node would not go on from where the others do; empty where it would, or does not go on."""
+        plan, known = self._plan_of(order), order.document.get("whole")
+        if plan is None:
+            return ""
+        if known and not Path(known[0]).is_dir():
+            return f"{known[0]} is not seen on this node"
+        flags = list(order.document["again"]["flags"])
+        return (
+            ""
+            if list(plan.flags) == flags
+            else f"its command would go on with {' '.join(plan.flags) or 'nothing'}"
+        )
 
     def _act_together(self, order: Order) -> None:
         assert self.together is not None
@@ -291,9 +354,11 @@ class Actor:
         self.orders.say(f"diag: {text}")
         past = {**order.document["past"], "number": self.orders.attempt, "began": self.orders.began}
         code = rule.number if rule.kind == "end" else None
+        plan, self._agreed = self._plan_of(order), order
+        again = None if plan is None else _again(plan)
         self._ordered = {
-            "rule": order.rule, "grace": self.orders.grace, "code": code, "again": None, "past": past,
-            "lease": order.number,
+            "rule": order.rule, "grace": self.orders.grace, "code": code, "again": again,
+            "past": past | ({"resumed": plan.text} if plan is not None else {}), "lease": order.number,
         }  # fmt: skip
         if not self.orders.send(self._ordered):
             self._tell_order("failed", "does not act: the carrier did not take the order", order)
@@ -301,11 +366,15 @@ class Actor:
     def _tell_order(self, what: str, text: str, order: Order) -> None:
         self._write(what, text, lease=order.number, **_of_finding(order.document["past"]))
 
-    def _plan(self) -> Resume:
+    def _whole(self) -> CheckpointFolder | None:
+        """The last whole checkpoint, if it is still there."""
         with self.hub.lock:
-            job = self.hub.engine.job
-            known, said = last_whole(job), job.run.words
-        whole = known[0] if known is not None and is_there(known[0]) else None
+            known = last_whole(self.hub.engine.job)
+        return known[0] if known is not None and is_there(known[0]) else None
+
+    def _plan(self, whole: CheckpointFolder | None) -> Resume:
+        with self.hub.lock:
+            said = self.hub.engine.job.run.words
         return resume(
             self.orders.words, whole, said=said, environment=os.environ, folder=Path(self.orders.cwd or ".")
         )
@@ -323,9 +392,7 @@ class Actor:
             "rule": str(case.rule),
             "grace": self.orders.grace,
             "code": case.rule.number if case.rule.kind == "end" else None,
-            "again": None
-            if plan is None
-            else {"words": list(plan.words), "flags": list(plan.flags), "text": plan.text},
+            "again": None if plan is None else _again(plan),
             "past": past,
         }
 
@@ -343,6 +410,7 @@ class Actor:
         """What the carrier says of its work. From any thread."""
         if message["step"] == "term":  # deaths from now on are no failures
             self.hub.put(run_source.interrupted(signal.SIGTERM, self.hub.host))
+        self._left = self._left or message["step"] in ("left", "failed")
         order = self._ordered or {}
         self._write(
             str(message["step"]),
@@ -379,6 +447,10 @@ class Actor:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             with open(os.open(self.hub.run_dir.path / ACTIONS, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+def _again(plan: Resume) -> dict[str, Any]:
+    return {"words": list(plan.words), "flags": list(plan.flags), "text": plan.text}
 
 
 def _of_finding(past: Mapping[str, Any]) -> dict[str, Any]:

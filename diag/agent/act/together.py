@@ -22,9 +22,6 @@ BEAT_SECONDS = 5.0
 READY_SECONDS = 60.0  # ours: evidence takes 30 s at most, and the others have to see the order first
 NO_LEASE = "the job has other nodes, and no lease by which one acts for all"
 DONE = "another node has done it"
-NO_RESTART = (
-    "restart is not done in a job of several nodes: all would have to begin the next attempt together"
-)
 
 
 class Nodes(Protocol):
@@ -65,6 +62,7 @@ class Together:
     _begun: dict[int, float] = field(default_factory=dict)  # when an order was first seen
     _passed: int = 0  # orders up to this one are done with
     _own: int = 0  # the number under which this node has ordered
+    _ended: int = 0  # the number under which its part has ended
 
     # -- who decides --------------------------------------------------------------------------------------
 
@@ -86,7 +84,8 @@ class Together:
         assert self._lease is not None
         self._beat_at = self.clock()
         rules = [str(rule) for rule in self.rules]
-        self._lease.say({"host": self.host, "rules": rules, "attempt": self.attempt, "ready": self._ready})
+        word = {"host": self.host, "rules": rules, "attempt": self.attempt}
+        self._lease.say({**word, "ready": self._ready, "ended": self._ended})
 
     def closed(self, rule: Rule) -> str:
         """Why this node may not begin it; empty where it may."""
@@ -97,8 +96,6 @@ class Together:
             return "the node whose hub judges the job decides for all"
         if not rule.ends_the_job:
             return ""
-        if rule.kind == "restart":
-            return NO_RESTART
         facts = self.cluster.facts()
         if facts is None or facts.heard < facts.expected:
             return f"only {facts.heard if facts else 1} of {facts.expected if facts else 2} nodes are heard"
@@ -117,6 +114,8 @@ class Together:
                 return f"{NO_LEASE}: {host} is not seen in the run root (all nodes need one that they share)"
             if str(rule) not in word.get("rules", ()):
                 return f"{host} was started without --on {rule}"
+            if word.get("attempt") != self.attempt:
+                return f"{host} is at attempt {word.get('attempt')}, not {self.attempt}"
         return ""
 
     def _living(self) -> dict[str, str]:
@@ -148,7 +147,7 @@ class Together:
                 return 0, DONE
             order = {
                 **document, "what": what, "rule": str(rule), "ends": rule.ends_the_job, "host": self.host,
-                "nodes": sorted(self._living()),
+                "nodes": sorted(self._living()), "attempt": self.attempt,
             }  # fmt: skip
             while not self._lease.order(number, order):  # it has served already
                 number = self._renewed(number)
@@ -183,7 +182,11 @@ class Together:
         if document is None or not document.get("ends") or self.run_id not in document.get("nodes", ()):
             return None
         rule = str(document.get("rule"))
-        if outcome == "void" or rule not in map(str, self.rules):
+        if (
+            outcome == "void"
+            or rule not in map(str, self.rules)
+            or document.get("attempt") != self.attempt  # done before this one began
+        ):
             self._passed = number
             return None
         begun = self._begun.setdefault(number, self.clock())
@@ -225,6 +228,22 @@ class Together:
     def forget(self, order: Order) -> None:
         """It is done with, one way or the other."""
         self._passed = max(self._passed, order.number)
+
+    def has_ended(self, order: Order) -> None:
+        """This node's part has, wholly. Raises OSError."""
+        self._ended = order.number
+        self._say()
+
+    def all_ended(self, order: Order) -> bool:
+        """Whether every node's has, so that none meets what another one leaves behind. Raises OSError."""
+        self.tend()
+        assert self._lease is not None
+        words = self._lease.words()
+        return all(
+            words.get(run_id, {}).get("ended") == order.number
+            or words.get(run_id, {}).get("attempt", 0) > self.attempt  # it has begun the next one
+            for run_id in order.document["nodes"]
+        )
 
     def close(self) -> None:
         if self._lease is not None:

@@ -119,6 +119,20 @@ def test_hang_is_ended_on_every_node_by_one_order_and_nothing_of_the_job_is_left
         assert run.run_dir is not None and list((run.run_dir / "dumps").glob("*.tar.gz"))
 
 
+def test_hang_is_started_again_on_every_node_together_and_comes_to_its_end(lab: Lab, start: Start) -> None:
+    job = start(40, 8, options=("--on", "hang=restart", "--after", "2", "--grace", "2"))
+    job.until(lambda: job.iteration >= 40, 2 * HUNG_SECONDS, "the last step")
+
+    told = actions(job)
+    assert [(what, number) for what, number in told[0] + told[1] if what == "orders"] == [("orders", 1)]
+    for run in job.runs.values():
+        assert "attempt 2 of the command has begun" in run.text, job.text
+        ended = re.search(r"all of the command has ended", run.text)
+        begun = re.search(r"attempt 2 of the command has begun", run.text)
+        assert ended and begun and ended.start() < begun.start()
+    assert numbers(lab) == ["lease-1"]
+
+
 def test_healthy_job_goes_to_its_end_without_a_number_of_the_lease(lab: Lab, start: Start) -> None:
     job = start(60, 0)
     job.await_step(60)
