@@ -1,5 +1,5 @@
 """One rank a node on gloo, that hangs at a step for a reason that cannot pass: `python gloo_job.py STEPS HANG_AT FOLDER`, with
-NODE and NODES in the environment, and MASTER_ADDR. Its launcher does not end when another node's does."""
+NODE and NODES in the environment, and MASTER_ADDR. Its launcher stays when its rank has ended, but with LEAVES=1."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def launch() -> int:
         "GROUP_RANK": node,
     }
     rank = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **given, "MASTER_PORT": "29519"})
-    rank.wait()
-    time.sleep(600)  # as one that waits for its agent's peers
-    return 1
+    code = rank.wait()
+    if os.environ.get("LEAVES") != "1":
+        time.sleep(600)  # as one that waits for its agent's peers
+    return code
 
 
 def train(steps: int, hang_at: int, folder: Path) -> None:

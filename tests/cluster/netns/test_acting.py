@@ -62,13 +62,15 @@ Start = Callable[..., ClusterJob]
 def start(lab: Lab) -> Iterator[Start]:
     jobs: list[ClusterJob] = []
 
-    def begin(steps: int, hang_at: int, *, options: Sequence[str] = RULE, shared: bool = True) -> ClusterJob:
+    def begin(
+        steps: int, hang_at: int, *, options: Sequence[str] = RULE, shared: bool = True, leaves: bool = False
+    ) -> ClusterJob:
         command = [sys.executable, str(JOB), str(steps), str(hang_at), str(lab.folder)]
 
         def environment(rank: int) -> dict[str, str]:
             return {
                 "NODE": str(rank), "NODES": "2", "MASTER_ADDR": lab[0].address, "GLOO_SOCKET_IFNAME": "eth0",
-                "OMP_NUM_THREADS": "1", "DIAG_TOKEN": TOKEN,
+                "OMP_NUM_THREADS": "1", "DIAG_TOKEN": TOKEN, "LEAVES": str(int(leaves)),
             }  # fmt: skip
 
         job = ClusterJob(lab, lambda rank: command, options, environment)
@@ -99,6 +101,21 @@ def is_told(job: ClusterJob, *nodes: int) -> bool:
 
 def numbers(lab: Lab) -> list[str]:
     return sorted(path.name for path in lab.folder.glob("runs*/.leases/*/*") if path.name.startswith("lease"))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_part_whose_launcher_ends_of_the_other_part_s_end_does_as_was_agreed(
+    lab: Lab, start: Start, *, again: bool
+) -> None:
+    """Whichever is first."""
+    rule = "hang=restart" if again else "hang=end:75"
+    job = start(40, 8, options=("--on", rule, "--after", "2", "--grace", "2"), leaves=True)
+    codes = job.await_end(seconds=2 * HUNG_SECONDS)
+
+    assert codes == ({0: 0, 1: 0} if again else {0: 75, 1: 75}), job.text
+    assert (job.iteration == 40) is again
+    assert all(("attempt 2 of the command has begun" in run.text) is again for run in job.runs.values())
+    assert numbers(lab) == ["lease-1"]
 
 
 def test_hang_is_ended_on_every_node_by_one_order_and_nothing_of_the_job_is_left(
