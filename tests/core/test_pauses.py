@@ -16,8 +16,10 @@ from diag.agent.samplers.rank_context import OwnStops
 from diag.launch.runs import start_ticks
 from diag.model import Record
 from diag.model.observations import ProcessTree
+from diag.model.observations.waits import ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.host import proc
 from diag.sources.host.pauses import Pauses
+from diag.sources.waits.decode import blocked_in
 from diag.state.stack_activity import Activity
 from tests.core.test_gpu_spins import ITEM, SECONDS, activity, job, spins
 from tests.facts import ALL_REDUCE, SLEEP, Story, pid_of, stack, tree
@@ -147,6 +149,21 @@ def test_rank_that_sleeps_is_still_in_one_wait_after_a_pause_woke_it() -> None:
     # and a wake-up of its own begins another one
     story.tell(replace(tree(0, story.now), switches=9, pauses=2))
     assert story.engine.job.ranks[0].asleep == (story.now, story.now)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("traced", "other"), ("sleep", "sleep")])
+def test_what_it_waits_for_is_not_read_while_a_tracer_holds_it(kind: str, kept: str) -> None:
+    story = Story([])
+    for each in ("other", kind):
+        one = ThreadWait(pid_of(0), "MainThread", "t", "", Wait(each))
+        story.tell(WaitsRead(0, pid_of(0), 0.5, (ProcessWaits(pid_of(0), 1, "python", (one,)),)))
+        story.wait(1.0)
+    waits = story.engine.job.ranks[0].waits
+    assert waits is not None and waits.process(pid_of(0)).thread().wait.kind == kept  # type: ignore[union-attr]
+
+
+def test_thread_in_state_t_is_traced_and_one_in_state_T_is_stopped() -> None:
+    assert [blocked_in(state, 0, None, None).kind for state in "tT"] == ["traced", "stopped"]
 
 
 # -- the verdict

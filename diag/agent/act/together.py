@@ -75,7 +75,8 @@ class Together:
                 self._lease = self.open_lease()
             if self._lease is not None and self.clock() - self._beat_at >= BEAT_SECONDS:
                 self._say()
-                self._lease.words()  # who is seen to speak from now on
+                if self.cluster.member.is_job_hub or self._ready:
+                    self._lease.words()  # who is seen to speak from now on; of many nodes not each reads all
             self._broken = ""
         except OSError as error:
             self._broken = f"it cannot be used: {error.strerror or error}"
@@ -199,6 +200,8 @@ class Together:
         """This node is ready for it. Raises OSError."""
         self._ready = order.number
         self._say()
+        assert self._lease is not None
+        self._lease.words()  # those whose end will be waited for
 
     def has_agreed(self, order: Order) -> bool:
         return self._ready == order.number
@@ -210,14 +213,13 @@ class Together:
         """For who has ordered it, as long as it is open: go, void, or empty where others are waited for. `still`: its gates
         are open yet. Raises OSError."""
         assert self._lease is not None
+        held = self._lease.hold() == order.number
         words = self._lease.words()
-        late = [
-            run_id for run_id in order.document["nodes"] if words.get(run_id, {}).get("ready") != order.number
-        ]
-        if still and late and self.clock() - self._begun.get(order.number, 0.0) <= READY_SECONDS:
-            self._lease.hold()
+        late = [name for name in order.document["nodes"] if words.get(name, {}).get("ready") != order.number]
+        in_time = self.clock() - self._begun.get(order.number, 0.0) <= READY_SECONDS
+        if held and still and late and in_time:
             return ""
-        go = still and not late and self._lease.hold() == order.number and self._lease.holds(order.number)
+        go = held and still and not late and self._lease.holds(order.number)
         return "go" if self._lease.conclude(order.number, "go" if go else "void") and go else "void"
 
     def may_act(self, order: Order) -> bool:
