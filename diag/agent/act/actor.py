@@ -21,7 +21,7 @@ from diag.agent.act.cases import cases
 from diag.agent.act.evidence import Dumps, evidence_on_disk
 from diag.agent.act.fence import Fence
 from diag.agent.act.gates import Case, Decision, Standing, decide
-from diag.agent.act.orders import ActingHub, Orders
+from diag.agent.act.orders import ActingHub, Orders, again, of_finding, order_of
 from diag.agent.act.resume import Resume, is_there, resume
 from diag.agent.act.together import DONE, NO_LEASE, Order, Together
 from diag.detectors.checkpoint.going_on import last_whole
@@ -226,7 +226,7 @@ class Actor:
         text = f"{decision.text}; CMD is ended{then}"
         self._steps = [(self.clock(), f"evidence is in {case.evidence}"), (self.clock(), text)]
         self._record("acts", text, case)
-        order = self._order(case, plan)
+        order = order_of(case, plan, self.orders, self._steps, self.clock())
         if not self.hub.keep(_TOLD_SECONDS):
             self._record("failed", "does not act: the journal cannot be written", case)
             return
@@ -251,7 +251,7 @@ class Actor:
             plan = self._plan(whole)
             text = f"{text}; then each node's command is started again {plan.text}"
         document = {
-            **self._order(case, plan),
+            **order_of(case, plan, self.orders, self._steps, self.clock()),
             "text": text,
             "stood": stood,
             "whole": whole and [whole.path, whole.kind],
@@ -355,16 +355,16 @@ class Actor:
         past = {**order.document["past"], "number": self.orders.attempt, "began": self.orders.began}
         code = rule.number if rule.kind == "end" else None
         plan, self._agreed = self._plan_of(order), order
-        again = None if plan is None else _again(plan)
         self._ordered = {
-            "rule": order.rule, "grace": self.orders.grace, "code": code, "again": again,
+            "rule": order.rule, "grace": self.orders.grace, "code": code,
+            "again": None if plan is None else again(plan),
             "past": past | ({"resumed": plan.text} if plan is not None else {}), "lease": order.number,
         }  # fmt: skip
         if not self.orders.send(self._ordered):
             self._tell_order("failed", "does not act: the carrier did not take the order", order)
 
     def _tell_order(self, what: str, text: str, order: Order) -> None:
-        self._write(what, text, lease=order.number, **_of_finding(order.document["past"]))
+        self._write(what, text, lease=order.number, **of_finding(order.document["past"]))
 
     def _whole(self) -> CheckpointFolder | None:
         """The last whole checkpoint, if it is still there."""
@@ -378,23 +378,6 @@ class Actor:
         return resume(
             self.orders.words, whole, said=said, environment=os.environ, folder=Path(self.orders.cwd or ".")
         )
-
-    def _order(self, case: Case, plan: Resume | None) -> dict[str, Any]:
-        finding = case.finding
-        past = {
-            "number": self.orders.attempt, "began": self.orders.began, "ended": self.clock(),
-            "action": case.rule.action, "finding": finding.id, "klass": finding.klass,
-            "culprits": list(finding.ranks), "step": case.step, "evidence": case.evidence,
-            "resumed": "" if plan is None else plan.text, "steps": [text for _, text in self._steps],
-            "steps_at": [at for at, _ in self._steps],
-        }  # fmt: skip
-        return {
-            "rule": str(case.rule),
-            "grace": self.orders.grace,
-            "code": case.rule.number if case.rule.kind == "end" else None,
-            "again": None if plan is None else _again(plan),
-            "past": past,
-        }
 
     def _tell_others(self, case: Case, decision: Decision, number: int) -> None:
         if case.rule.kind == "notify":
@@ -416,7 +399,7 @@ class Actor:
             str(message["step"]),
             str(message["text"]),
             lease=int(order.get("lease", 0)),
-            **_of_finding(order.get("past", {})),
+            **of_finding(order.get("past", {})),
         )
 
     def _record(self, what: str, text: str, case: Case, number: int = 0) -> None:
@@ -447,17 +430,6 @@ class Actor:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             with open(os.open(self.hub.run_dir.path / ACTIONS, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-
-
-def _again(plan: Resume) -> dict[str, Any]:
-    return {"words": list(plan.words), "flags": list(plan.flags), "text": plan.text}
-
-
-def _of_finding(past: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "action": past.get("action", ""), "finding": past.get("finding", ""), "klass": past.get("klass", ""),
-        "culprits": list(past.get("culprits", ())), "step": past.get("step"),
-    }  # fmt: skip
 
 
 def _same(one: Case, other: Case) -> bool:

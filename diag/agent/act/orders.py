@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from diag.agent.act.gates import Case
+from diag.agent.act.resume import Resume
 from diag.engine.engine import Engine
 from diag.launch.actions import Rule
 from diag.launch.rundir import RunDir
@@ -40,6 +42,39 @@ class Orders:
     cwd: str
     send: Callable[[Mapping[str, Any]], bool]
     say: Callable[[str], None]
+
+
+def order_of(
+    case: Case, plan: Resume | None, orders: Orders, steps: Sequence[tuple[float, str]], now: float
+) -> dict[str, Any]:
+    """For the carrier. `past` is of the attempt that is ended, for the next one."""
+    finding = case.finding
+    past = {
+        "number": orders.attempt, "began": orders.began, "ended": now,
+        "action": case.rule.action, "finding": finding.id, "klass": finding.klass,
+        "culprits": list(finding.ranks), "step": case.step, "evidence": case.evidence,
+        "resumed": "" if plan is None else plan.text, "steps": [text for _, text in steps],
+        "steps_at": [at for at, _ in steps],
+    }  # fmt: skip
+    return {
+        "rule": str(case.rule),
+        "grace": orders.grace,
+        "code": case.rule.number if case.rule.kind == "end" else None,
+        "again": None if plan is None else again(plan),
+        "past": past,
+    }
+
+
+def again(plan: Resume) -> dict[str, Any]:
+    return {"words": list(plan.words), "flags": list(plan.flags), "text": plan.text}
+
+
+def of_finding(past: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says of it, from `past` of an order."""
+    return {
+        "action": past.get("action", ""), "finding": past.get("finding", ""), "klass": past.get("klass", ""),
+        "culprits": list(past.get("culprits", ())), "step": past.get("step"),
+    }  # fmt: skip
 
 
 def describe(rules: Sequence[Rule], after: float) -> str:
