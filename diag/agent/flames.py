@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from diag.model import Placement
 from diag.outputs.http.daemon_thread import in_daemon_thread
 from diag.outputs.view.view import FlameWanted
+from diag.sources.host.pauses import Pauses
 from diag.sources.stacks.flame_recording import Recording, record
 from diag.text.errors import DiagError
 
@@ -50,7 +51,12 @@ class FlameRecorder:
                 self._end(place, running)
 
     async def _recorded(self, place: Placement, wanted: FlameWanted, running: _Running) -> bytes:
+        pauses = Pauses(place.pid, place.start_ticks) if wanted.native and place.start_ticks else None
+
         def is_over() -> bool:
+            """Asked several times a second: so often it is paused for a sample."""
+            if pauses is not None:
+                pauses.mark()
             return self._closed.is_set() or running.stop.is_set()
 
         def work() -> bytes:
@@ -65,6 +71,8 @@ class FlameRecorder:
             except Exception as error:
                 raise (_displaced() if running.displaced else error) from None
             finally:
+                if pauses is not None:
+                    pauses.mark()
                 self._end(place, running)
 
         return await in_daemon_thread(work)

@@ -247,8 +247,10 @@ class _Beside:
                 actor.close()
 
     def _actor(self, hub: Hub, began: float) -> Actor | None:
-        from diag.agent.act.actor import Actor, Orders, describe
+        from diag.agent.act.actor import Actor
         from diag.agent.act.fence import Fence
+        from diag.agent.act.orders import Orders, describe
+        from diag.agent.act.together import Together, lease_of
         from diag.launch.actions import read_rules
 
         act = self.task.get("act")
@@ -268,7 +270,17 @@ class _Beside:
             send=lambda order: self.link.send(act=order),
             say=self.link.say,
         )
-        return Actor(hub, orders, hub.dumps, Fence(hub.engine, hub.host, lambda: hub.cluster.of_several))
+        root = self.run_dir.path.parent if self.run_dir is not None else None
+        together = Together(
+            hub.run_id,
+            hub.host,
+            hub.cluster,
+            rules,
+            orders.attempt,
+            open_lease=lambda: lease_of(root, self.settings.token, hub.run_id),
+        )
+        fence = Fence(hub.engine, hub.host, lambda: hub.cluster.of_several)
+        return Actor(hub, orders, hub.dumps, fence, together)
 
     def _conclude(self, hub: Hub) -> None:
         from diag.outputs.report import report

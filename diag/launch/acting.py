@@ -29,13 +29,15 @@ Tell = Callable[[str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the hub wants done: see agent/act/actor.py. `again`: the words with which CMD is started again, None for an end."""
+    """What the hub wants done: see agent/act/actor.py. `again`: the words with which CMD is started again, None for an end.
+    `lease`: the number under which all nodes of the job do it, 0 where it is one."""
 
     rule: str
     grace: float
     code: int | None
     again: Mapping[str, Any] | None
     past: Mapping[str, Any]
+    lease: int = 0
 
     def exit_code(self, returncode: int | None) -> int | None:
         """diag's own; None for that of CMD. A run that was ended is no success, whatever CMD made of SIGTERM."""
@@ -54,6 +56,8 @@ class Acting:
     attempt: int = 1
     asked: Order | None = None  # and not yet done
     order: Order | None = None  # of this attempt: its tree was ended
+    agreed: bool = False  # with other nodes, to end CMD and start it again: it may end of their end first
+    stays: str = ""  # why CMD is not started again, though that was ordered
     _past: list[Mapping[str, Any]] = field(default_factory=list)
     _flags: str = ""
     _spared: set[tuple[int, int]] = field(default_factory=set)
@@ -77,6 +81,12 @@ class Acting:
 
     def take(self, message: Mapping[str, Any]) -> None:
         """An order of the hub. What is no order, or not by a rule of the command line, is none."""
+        if "stays" in message:
+            self.stays = str(message["stays"])
+            return
+        if "agreed" in message:
+            self.agreed = bool(message["agreed"])
+            return
         if self.asked is not None or self.order is not None or message.get("rule") not in self.rules:
             return
         self.asked = Order(
@@ -85,6 +95,7 @@ class Acting:
             None if message.get("code") is None else int(message["code"]),
             message.get("again"),
             message["past"],
+            int(message.get("lease", 0)),
         )
 
     def begin_again(self, order: Order) -> list[str]:
@@ -92,8 +103,15 @@ class Acting:
         assert order.again is not None
         self._past.append(order.past)
         self.attempt, self.asked, self.order = self.attempt + 1, None, None
+        self.agreed, self.stays = False, ""
         self._flags = shlex.join(order.again["flags"])
         return [str(word) for word in order.again["words"]]
+
+    @property
+    def of_several(self) -> bool:
+        """What is done now is done on all nodes of the job, and begun again together."""
+        order = self.order or self.asked
+        return self.agreed or (order is not None and order.lease > 0 and order.again is not None)
 
     # -- ending -------------------------------------------------------------------------------------------
 
@@ -153,7 +171,7 @@ class Acting:
                 f"these do not end, even of SIGKILL: {named}; the command is not started again (state D: a call of the kernel "
                 "that does not return, of a file system or a driver; this host may need a reboot)",
             )
-            order = Order(order.rule, order.grace, order.code, None, order.past)
+            order = Order(order.rule, order.grace, order.code, None, order.past, order.lease)
         else:
             count = f"{ending.asked} processes, {ending.killed} of them by SIGKILL"
             told("ended", f"all of the command has ended: {count}")
@@ -163,7 +181,7 @@ class Acting:
             "steps_at": [*order.past.get("steps_at", ()), *(at for at, _ in steps)],
         }
         if command.returncode is not None:
-            self.order = Order(order.rule, order.grace, order.code, order.again, past)
+            self.order = Order(order.rule, order.grace, order.code, order.again, past, order.lease)
 
     def tidy(self, command: Command, hub: int) -> None:
         """Now and then, while CMD runs."""

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 _STACK_BYTES = 512 << 10  # of a thread: 8 MiB each are too much under a small ulimit -v
 _PREPARE_SECONDS = 60.0  # ours: loading takes 0.3 s, and on a node at load 100 a hundred times as long
 _CONCLUDE_SECONDS = 60.0  # ours: the last checks take 1-3 s, with other nodes' up to 30 s
+_OTHERS_SECONDS = (
+    600.0  # the parts of other nodes have to end too, and grace is the user's; the hub gives up before
+)
 _DRAIN_SECONDS = 30.0
 
 
@@ -183,30 +186,55 @@ class Carrier:
         )
         forwarder.start()
         self._tell_started(command, outlets)
-        code = None
+        code, forwards = None, True
         while True:
             self._watch(command)
             order = self._acting.order if self._acting is not None else None
             again = order is not None and order.again is not None and not self._interrupted
-            if not again:
+            agreed = self._acting is not None and self._acting.agreed  # it may still be started again
+            if not again and not agreed:
                 forwarder.close()
+                forwards = False
             guarded(self.say, "the last checks failed", partial(self._conclude, command, relay))
+            if order is None:
+                order = self._ended_with_others(command)
             if order is not None:
                 code = order.exit_code(command.returncode)
-            if not again or self._interrupted or order is None:
+            again = order is not None and order.again is not None
+            if not again or self._interrupted or order is None or self._stays():
                 break
             started = self._start_again(order, outlets, relay)
             if started is None:
                 break
             command = forwarder.target = started
             code = None
-        if again:
+        if forwards:
             forwarder.close()
         if relay.drain(_DRAIN_SECONDS):
             relay.close()
         if code is not None:
             os._exit(code)
         commands.exit_as(command)
+
+    def _ended_with_others(self, command: commands.Command) -> Order | None:
+        """All nodes had agreed to end it, and this part ended of another's end before it came to that."""
+        acting = self._acting
+        if acting is None or acting.asked is None or self._interrupted:
+            return None
+        if acting.asked.again is not None:  # what is left of it would meet the next attempt
+            guarded(
+                self.say,
+                "CMD cannot be ended",
+                lambda: acting.end(command, 0, lambda step, text: self.say(f"diag: {text}")),
+            )
+            return acting.order
+        return acting.asked
+
+    def _stays(self) -> bool:
+        why = self._acting.stays if self._acting is not None else ""
+        if why:
+            self.say(f"diag: {why}: it is not started again")
+        return bool(why)
 
     def _watch(self, command: commands.Command) -> None:
         """Until CMD has ended, and all of its tree where it was ended by an order."""
@@ -305,7 +333,8 @@ class Carrier:
             return
         relay.flush(5.0)
         if self._send(ended=command.returncode, sizes=relay.sizes()):
-            deadline = time.monotonic() + _CONCLUDE_SECONDS
+            several = self._acting is not None and self._acting.of_several
+            deadline = time.monotonic() + _CONCLUDE_SECONDS + (_OTHERS_SECONDS if several else 0.0)
             while not (self._concluded or self._hub.wire.gone) and time.monotonic() < deadline:
                 self._hub.hear(1.0, self._take)
         concluded = self._concluded

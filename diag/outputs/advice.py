@@ -16,11 +16,8 @@ def next_command(engine: Engine, classes: Sequence[StackClass] | None = None) ->
     if engine.job.returncode is not None:
         return _to_read(engine.all_findings())
     for number, rank in sorted(engine.job.ranks.items()):
-        if rank.alive and rank.tree is not None and rank.tree.main.state in "Tt":
-            return (
-                f"kill -CONT {rank.placement.pid}",
-                f"rank {number} is stopped (state {rank.tree.main.state})",
-            )
+        if rank.stopped:
+            return f"kill -CONT {rank.placement.pid}", f"rank {number} is stopped (state T)"
     hang = next(
         (one for one in engine.active() if one.id in ("hang", "held-up") and one.severity.counts), None
     )

@@ -47,7 +47,7 @@ class Acts(Reducer):
                 {
                     "at": step.at, "what": step.fact.what, "action": step.fact.action, "text": step.fact.text,
                     "finding": step.fact.finding, "class": step.fact.klass, "ranks": list(step.fact.culprits),
-                    "iteration": step.fact.step,
+                    "iteration": step.fact.step, **({"lease": step.fact.lease} if step.fact.lease else {}),
                 }
                 for step in self.steps
             ]  # fmt: skip

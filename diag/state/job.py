@@ -78,7 +78,7 @@ class JobState(JobView):
         rank = self.ranks.get(fact.rank) if fact.rank is not None else None
         line = self.progress.log_moved_at == at
         moved = line or (rank is not None and rank.alive and rank.last_moved() == at)
-        stopped = rank is not None and rank.stopped
+        stopped = rank is not None and (rank.stopped or rank.traced)
         # In a save bytes are the work: the stack of who writes them stays in one call all the while.
         stirred = not line and rank is not None and rank.last_moved(STRONG) != at and phase != "ckpt_save"
         return Taken(moved, stopped, stirred, phase, self.iteration)

@@ -65,6 +65,7 @@ class RankState(RankView):
     _gil_free_samples: int = 0  # of the series of equal stacks, the last ones
     _spinning: bool = False  # in C, as the last sample shows: a wait for the GPU
     _ready_ratio: float = 0.0  # of the time between the last two readings: ready, and without a core
+    _dipped: bool = False  # it spun less in the last reading
 
     def see_move(self, channel: str, at: float) -> None:
         self.moved[channel] = at
@@ -81,14 +82,19 @@ class RankState(RankView):
     def see_tree(self, at: float, fact: ProcessTree) -> None:
         """A reading of /proc: what moved since the last one."""
         before, self.tree, self.tree_at = self.tree, fact, at
-        self._see_sleep(at, before, fact)
-        self.stopped_since = (self.stopped_since or at) if fact.main.state in "Tt" else None
+        self._see_trace(at, before, fact)
+        if before is None or not holds_pause(before, fact):
+            self._see_sleep(at, before, fact)
+        self.stopped_since = (self.stopped_since or at) if fact.main.state == "T" else None
         if before is None:
             self.moved.setdefault("cpu", at)
             return
         seconds = fact.emitted - before.emitted
         if seconds <= 0.05:
             return  # two readings of one moment (or a clock that jumped): there is no rate
+        self._see_ended_children(at, before, fact)
+        if holds_pause(before, fact) or self._may_hold_pause(before, fact, seconds):
+            return  # that it did less is the tracer's doing, and what woke it too
         self.cpu_ratio = self.main_cpu_ratio = (
             max(0.0, fact.main.cpu_seconds - before.main.cpu_seconds) / seconds
         )
@@ -115,12 +121,6 @@ class RankState(RankView):
         if grew and self.grew:
             self.moved["memory"] = at
         known = {(child.pid, child.start_ticks): child.cpu_seconds for child in before.children}
-        alive = {child.pid: child for child in fact.children}
-        self.ended_children.extend(
-            (at, child.pid, child.comm)
-            for child in before.children
-            if child.state not in "ZX" and (child.pid not in alive or alive[child.pid].state in "ZX")
-        )
         if any(_works(child, known, seconds) for child in fact.children):
             self.moved["child_cpu"] = at
         if self._children_moved_bytes(fact):
@@ -131,6 +131,34 @@ class RankState(RankView):
             waiting = fact.switches - before.switches < _SPIN_SWITCHES
         if (self.main_cpu_ratio or 0.0) > _MAIN_CPU_RATIO and not waiting:
             self.moved["cpu"] = at
+
+    def _see_ended_children(self, at: float, before: ProcessTree, fact: ProcessTree) -> None:
+        alive = {child.pid: child for child in fact.children}
+        self.ended_children.extend(
+            (at, child.pid, child.comm)
+            for child in before.children
+            if child.state not in "ZX" and (child.pid not in alive or alive[child.pid].state in "ZX")
+        )
+
+    def _see_trace(self, at: float, before: ProcessTree | None, fact: ProcessTree) -> None:
+        if fact.main.state != "t":
+            return
+        goes_on = before is not None and before.main.state == "t" and self.traces
+        began = self.traces.pop()[0] if goes_on else at
+        self.traces.append((began, at))
+
+    def _may_hold_pause(self, before: ProcessTree, fact: ProcessTree, seconds: float) -> bool:
+        """One reading of a rank that spins for its GPU in which it did not, and gave its core away not more often than a
+        stop does: py-spy of a person, or gcore, between two readings. A second one in a row is its own."""
+        if not self._spinning or fact.switches is None or before.switches is None or self.thread:
+            return False
+        spent, earlier = fact.main_thread_cpu_seconds, before.main_thread_cpu_seconds
+        if spent is None or earlier is None:
+            return False
+        ready = (fact.run_delay_seconds or 0.0) - (before.run_delay_seconds or 0.0)
+        dips = (spent - earlier + ready) / seconds < _SPIN_CPU_RATIO
+        dipped, self._dipped = self._dipped, dips
+        return dips and not dipped and fact.switches - before.switches < _SPIN_SWITCHES
 
     def _see_sleep(self, at: float, before: ProcessTree | None, fact: ProcessTree) -> None:
         """No switch between two readings: the main thread is in one and the same wait, which a stack read meanwhile
@@ -228,6 +256,9 @@ class RankState(RankView):
 
     def see_waits(self, at: float, fact: WaitsRead) -> None:
         """What its threads and its children's wait for. Of one and the same sleep each reading shows the same end."""
+        main = fact.thread(self.placement.pid)
+        if main is not None and main.wait.kind == "traced":
+            return  # a tracer holds it: what it waits for was seen before
         self.waits, self.waits_at, self.feed = fact, at, fed(self.feed, fact, at)
         thread = self.thread_wait(tid=self.thread)
         if thread is None or thread.wait.kind != "sleep" or thread.wait.seconds is None:
@@ -260,12 +291,18 @@ class RankState(RankView):
         self.gpu_told = fact.gpu
         self.moved = dict(fact.moved)
         self.cpu_ratio, self.main_cpu_ratio = fact.cpu_ratio, fact.main_cpu_ratio
-        self.tree = ProcessTree(
-            rank=self.rank,
-            main=_process(place.pid, 0, fact.comm, fact.state, rss=fact.rss_bytes, ticks=place.start_ticks),
-            children=tuple(_process(pid, place.pid, "", state) for pid, state, _, _ in fact.children),
-            emitted=fact.tree_at,
+        before, self.tree = (
+            self.tree,
+            ProcessTree(
+                rank=self.rank,
+                main=_process(
+                    place.pid, 0, fact.comm, fact.state, rss=fact.rss_bytes, ticks=place.start_ticks
+                ),
+                children=tuple(_process(pid, place.pid, "", state) for pid, state, _, _ in fact.children),
+                emitted=fact.tree_at,
+            ),
         )
+        self._see_trace(fact.tree_at, before, self.tree)
         self.tree_at, self.stopped_since = fact.tree_at, fact.stopped_at
         if fact.tail:
             self.tail.clear()
@@ -292,6 +329,12 @@ class RankState(RankView):
         self.series.extend([path] * min(fact.stack_samples, self.series.maxlen or 1))
         if self.reading is not None and fact.standing == "teardown" and self.reading.context is None:
             self.reading = replace(self.reading, context=Activity.TEARDOWN)
+
+
+def holds_pause(before: ProcessTree, fact: ProcessTree) -> bool:
+    """Whether the process was held by a tracer in between: diag's own pauses are marked, another's is seen where it was
+    still held in one of the two readings."""
+    return before.pauses != fact.pauses or "t" in before.main.state + fact.main.state
 
 
 def calls_of(fact: FlightRecorder) -> CallCounts:

@@ -33,6 +33,9 @@ CallCounts = frozenset[tuple[str, str, int]]  # backend, name of the group, sequ
 _SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
 _ENDED = 16  # threads, children
 _SLEEPS = 8
+_TRACES = 8
+# Ours: a reader of native frames is done, or given up, before; a person with a debugger is not.
+_LONG_TRACE_SECONDS = 10.0
 _WRITTEN = 3  # readings: what a launcher passes on arrives one after it was written
 
 
@@ -58,7 +61,9 @@ class RankView:
     # Its process and children, as /proc showed them last.
     tree: ProcessTree | None = None
     tree_at: float = 0.0
-    stopped_since: float | None = None  # by a signal or a debugger
+    stopped_since: float | None = None  # by a signal
+    # From which reading to which a tracer (a debugger, a reader of native frames) held it, the last ones.
+    traces: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_TRACES))
     cpu_ratio: float | None = None  # cores that it used between the last two readings
     main_cpu_ratio: float | None = None  # and the thread that trains
     ran_at: float = 0.0  # when it last used any worth speaking of
@@ -141,7 +146,18 @@ class RankView:
 
     @property
     def stopped(self) -> bool:
-        return self.tree is not None and self.tree.main.state in "Tt" and self.alive
+        """By a signal; not by a tracer, which lets it go on when it has seen enough."""
+        return self.tree is not None and self.tree.main.state == "T" and self.alive
+
+    @property
+    def traced(self) -> bool:
+        """A tracer holds it now: what it would do by itself cannot be seen."""
+        return self.tree is not None and self.tree.main.state == "t" and self.alive
+
+    def held_by_tracer(self, since: float) -> float:
+        """Seconds from then on in which a tracer held it for long, as a person with a debugger does."""
+        long = (one for one in self.traces if one[1] - one[0] >= _LONG_TRACE_SECONDS and one[1] > since)
+        return sum(to - max(began, since) for began, to in long)
 
     @property
     def judged(self) -> ThreadStack | None:

@@ -255,7 +255,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         if rank is not None and rank.placement.pid == fact.main.pid:
             rank.see_tree(at, fact)
             self._printed.reading(at, rank)
-            if rank.stopped:
+            if rank.stopped or rank.traced:
                 self._tell(at, RankStopped())
 
     @takes(StackSample)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from diag.agent.act import cases as cases_of
-from diag.agent.act.actor import Actor, Orders
+from diag.agent.act.actor import Actor
+from diag.agent.act.orders import Orders
 from diag.launch.actions import read_rules
 from diag.launch.rundir import RunDir
 from diag.model import Finding, Record

@@ -68,7 +68,8 @@ _PAYLOADS = {
     "infiniband": "**", "interfaces": "**", "nvml": "**", "npu_smi": "text",
     "nccl_ras": "**", "flight_recorder": "**", "checkpoint": "**",
     "kmsg": "lines[]", "output": "lines[][] stream", "exits": "**", "faulthandler": "**", "pyspy": "**", "cuda_coredump": "**",
-    "proc": "beside[][] cap_eff fds hz io limits main_stat page pid rdma schedstat stat status uid_map wchan children[].** main_wchan",
+    "proc": """pauses tracer.comm tracer.pid beside[][] cap_eff fds hz io limits main_stat page pid rdma schedstat stat status uid_map
+ wchan children[].** main_wchan""",
     "rdma_access": "cap_eff complete container.cgroup container.marks.* pid providers[] uid_map verbs[]",
     "variables": """pid parent_pid clocks.monotonic clocks.time threads[].id threads[].name threads[].frames[].function
  threads[].frames[].file threads[].frames[].line threads[].frames[].called threads[].frames[].values[][]""",

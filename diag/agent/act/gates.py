@@ -25,7 +25,8 @@ class Case:
     """All that the gates know. `stood_since`: since when it is told as it is now, None where it is not. `phase` is the
     job's now, `saving` whether a save is under way in it. `runs`: CMD runs, and nobody has asked it to end.
     `earlier` are the attempts that diag ended, `done` the rules that were followed in this one. `evidence`: the bundle on
-    disk. `fence`: why no order can be given among several nodes; empty where it can, or there is one."""
+    disk. `fence`: why no order can be given among several nodes; empty where it can, or there is one. `several`: there are
+    other nodes, which a command that is run and a message are of too."""
 
     rule: Rule
     finding: Finding
@@ -40,6 +41,7 @@ class Case:
     done: frozenset[Rule] = frozenset()
     evidence: str = ""
     fence: str = ""
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def _retryable(case: Case) -> str:
 
 
 def _alone(case: Case) -> str:
-    return case.fence if case.rule.ends_the_job else ""
+    return case.fence if case.rule.ends_the_job or case.several else ""
 
 
 def _evidence(case: Case) -> str:

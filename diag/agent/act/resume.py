@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from diag.knowledge.checkpoint_args import WEIGHTS_ONLY, resume_words
@@ -41,6 +42,7 @@ def resume(
     """`said`: the command and a rank's, in which flags are looked for. `folder`: where it is started. `whole`: the last
     whole checkpoint, None where none was seen."""
     words = tuple(argv)
+    read_text = partial(_text_or_none, read_text)
     if whole is None:
         return Resume(words, (), "from the start, as no whole checkpoint was seen")
     flags, note = resume_words(said, whole.path, whole.kind)
@@ -56,6 +58,14 @@ def resume(
     return Resume(
         words, flags, f"unchanged, as {why}: it goes on from {whole.path} only if it does so by itself"
     )
+
+
+def _text_or_none(read_text: ReadText, path: str) -> str | None:
+    """What is not there, or cannot be read, says nothing."""
+    try:
+        return read_text(path)
+    except (OSError, ValueError):
+        return None
 
 
 def _not_taken(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from diag.agent.samplers.sampler import Reporter, Sampler
 from diag.sources.host import cgroup, shm
+from diag.sources.host.pauses import Pauses
 from diag.text.errors import SourceUnavailable
 
 
@@ -66,9 +67,11 @@ class RankMemory:
 
 class OwnStops:
     """Keeps apart those who stop the rank for a moment, and those who read in which state it is: a stop of ours is no
-    finding. Readers do not wait for each other, so that one that hangs in the kernel holds up no other."""
+    finding. Readers do not wait for each other, so that one that hangs in the kernel holds up no other. Each stop is marked
+    in `pauses`, before it begins and after it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses | None = None) -> None:
+        self.pauses = pauses
         self._changed = threading.Condition()
         self._readers = 0
         self._stopped = False
@@ -92,9 +95,13 @@ class OwnStops:
             mine = self._changed.wait_for(lambda: not self._readers and not self._stopped, seconds)
             self._stopped = self._stopped or mine
         try:
+            if mine and self.pauses is not None:
+                self.pauses.mark()
             yield mine
         finally:
             if mine:
+                if self.pauses is not None:
+                    self.pauses.mark()
                 with self._changed:
                     self._stopped = False
                     self._changed.notify_all()
@@ -117,7 +124,8 @@ class RankContext:
         self.reads_variables = task.get("variables") is True
         self.reporter = reporter
         self.gone = threading.Event()
-        self.stops = OwnStops()
+        self.pauses = Pauses(self.pid, self.start_ticks)
+        self.stops = OwnStops(self.pauses)
         self.closer = False  # the job is suspected
         self.watches_memory = False  # for the ranks of its cgroup
         self.children: list[tuple[int, str]] = []  # pid and name, as last read
@@ -140,6 +148,7 @@ class RankContext:
     def end(self) -> None:
         """The rank has ended."""
         self.gone.set()
+        self.pauses.forget()
         for sampler in self._samplers:
             sampler.stop()
 

@@ -71,6 +71,8 @@ class ProcessSampler(RankSampler):
         began = time.monotonic()
         with self._lock, self.rank.stops.reading():
             payload = self._reader.sample(detail=detail, other_ranks=self.rank.other_ranks)
+            if marks := self.rank.pauses.marks:  # behind the reading: what began meanwhile is in it
+                payload["pauses"] = marks
         self.rank.children = _child_names(payload)
         self.reporter.record(proc.SOURCE, payload, time.monotonic() - began)
 

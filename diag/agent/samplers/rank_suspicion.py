@@ -58,10 +58,12 @@ class WaitSampler(RankSampler):
             return "an earlier reading has not come back from the kernel"
         try:
             with self.rank.stops.reading():
-                began = time.monotonic()
+                began, marks = time.monotonic(), self.rank.pauses.marks
                 payload = self._reader.sample(
                     over_seconds, self.rank.gone.wait, other_ranks=self.rank.other_ranks
                 )
+            if self.rank.pauses.marks != marks:
+                return "another diag paused the process meanwhile"
             if not payload["processes"]:
                 return "the process is gone"
             self.rank.strangers = tuple(

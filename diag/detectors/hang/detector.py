@@ -17,6 +17,7 @@ from diag.detectors.hang.evidence import evidence_of
 from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.groups import with_groups
+from diag.detectors.hang.held import held_by_tracers, is_held
 from diag.detectors.hang.kernel_waits import last_fed, with_kernel_waits
 from diag.detectors.hang.known import known_troubles
 from diag.detectors.hang.last_words import with_ended_ranks
@@ -112,7 +113,9 @@ class HangDetector:
 
     def tick(self, now: float, job: JobView) -> None:
         """What stirs in a hang is judged by the hang that was reported before it."""
-        if self._snapshot is None:
+        if self._snapshot is None and is_held(job):
+            self._judged = (now, self._last.verdict)
+        elif self._snapshot is None:
             last = self._last.after_stirs(now, job)
             verdict = judge(now, job, self._joined, last.standing)
             if not _is_proven(verdict):
@@ -173,6 +176,7 @@ class HangDetector:
         if self._snapshot is not None:
             yield from unproven(self._snapshot, job)
             return
+        yield from held_by_tracers(job)
         blind = [
             rank.rank
             for rank in job.alive_ranks()
@@ -257,6 +261,8 @@ def judge(
                 states = dict.fromkeys(states, "goes_round")
     if since is None:
         return None
+    # What a person with a debugger held up did not stand still by itself.
+    since += max((rank.held_by_tracer(since) for rank in alive), default=0.0)
     dead = _failed(job)
     seen = [rank for rank in alive if states[rank.rank] != "blind"]
     verdict = attribute_hang(job, (seen if moment else alive) or alive, dead, states, since, lost)

@@ -170,7 +170,7 @@ def _stopped_child(rank: RankView) -> int | None:
     if rank.tree is None:
         return None
     for child in rank.tree.children:
-        if child.state in "Tt" and child.comm in ("pt_data_worker", rank.tree.main.comm):
+        if child.state == "T" and child.comm in ("pt_data_worker", rank.tree.main.comm):
             return child.pid
     return None
 

@@ -255,6 +255,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "poll": _poll,
     "running": _running,
     "stopped": lambda wait, step: "is stopped by a signal (state T)",
+    "traced": lambda wait, step: "is held by a tracer (state t)",
     "frozen": lambda wait, step: "is frozen with its cgroup",
     "memory": lambda wait, step: "is held back because its cgroup is over memory.high",
     "vfork": lambda wait, step: (

@@ -304,7 +304,11 @@ class StragglerDetector(Detector):
         """Not of a job that stands still, or of which a part is stopped or gone: that is a hang's matter, or
         a death's."""
         alive = job.alive_ranks()
-        if job.broken or any(rank.stopped for rank in alive) or (alive and len(alive) != len(job.ranks)):
+        if (
+            job.broken
+            or any(rank.stopped or rank.traced for rank in alive)
+            or (alive and len(alive) != len(job.ranks))
+        ):
             return False
         quiet = max(_QUIET_SECONDS, _QUIET_SILENCES * job.silences.longest("steady", job.iteration))
         return not alive or now - job.last_progress() <= quiet

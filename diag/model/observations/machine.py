@@ -50,6 +50,8 @@ class ProcessTree(Observation):
     beside: tuple[
         tuple[int, str], ...
     ] = ()  # pid and command of who else runs there; read while it gets no core
+    pauses: int = 0  # grows as diag pauses the process for native frames, and as it lets it go on
+    tracer: tuple[int, str] | None = None  # pid and command of who has attached to it by ptrace(2)
 
 
 @dataclass(frozen=True, slots=True)

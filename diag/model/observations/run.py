@@ -157,8 +157,9 @@ class AttemptBegan(Observation):
 @dataclass(frozen=True, slots=True)
 class Acted(Observation):
     """A step of what `diag run --on` does, or why it does nothing. `what`: acts, holds (does not act), evidence, term, kill,
-    ended, left (processes that do not end), failed, told, ran, again (the command was started again). `text` says it in
-    a sentence; the rest is of the finding, and the last step that was reported."""
+    ended, left (processes that do not end), failed, told, ran, again (the command was started again); among several nodes
+    orders, agrees and follows. `text` says it in a sentence; `lease` is the number under which one node acts for all, 0 without;
+    the rest is of the finding, and the last step that was reported."""
 
     what: str
     text: str
@@ -167,6 +168,7 @@ class Acted(Observation):
     klass: str = ""
     culprits: tuple[int, ...] = ()
     step: int | None = None
+    lease: int = 0
 
 
 @dataclass(frozen=True, slots=True)

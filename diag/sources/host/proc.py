@@ -105,7 +105,16 @@ class ProcessReader:
             "fds": self._open_files,
             "children": [child for pid in children if (child := self._child(pid, detail))],
             **self._beside(schedstat, status, children),
+            **self._tracer(status),
         }
+
+    def _tracer(self, status: bytes | None) -> dict[str, Any]:
+        """Who may stop it at any time by ptrace(2): a debugger, or a reader of native frames."""
+        found = _TRACER.search((status or b"").decode(errors="replace"))
+        if found is None:
+            return {}
+        comm = as_text(read_raw(f"{self._root}/{found[1]}/comm")) or ""
+        return {"tracer": {"pid": int(found[1]), "comm": comm.strip()}}
 
     def _beside(
         self, schedstat: bytes | None, status: bytes | None, children: tuple[int, ...]
@@ -233,6 +242,8 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
         switches=status.get("voluntary_ctxt_switches"),
         cores=_cores(payload.get("status")),
         beside=core_neighbours.parse(payload.get("beside")),
+        pauses=whole(payload.get("pauses")) or 0,
+        tracer=_tracer(payload.get("tracer")),
         **{field: status[name] * 1024 for name, field in _KILOBYTES.items() if name in status},
     )
 
@@ -242,7 +253,15 @@ def _parse_tree(record: Record, payload: Mapping[str, Any]) -> Iterator[Observat
 _SCHEDSTAT = re.compile(r"\d{1,19} (\d{1,19}) \d{1,19}\s*", re.ASCII)
 # /proc/PID/status:
 #   Cpus_allowed_list:	0-3,8
+# Of another process namespace it is 0.
+#   TracerPid:	812
+_TRACER = re.compile(r"^TracerPid:[ \t]*([1-9]\d{0,9})$", re.ASCII | re.MULTILINE)
 _CORES = re.compile(r"^Cpus_allowed_list:[ \t]*([\d,-]{1,4096})$", re.ASCII | re.MULTILINE)
+
+
+def _tracer(row: object) -> tuple[int, str] | None:
+    pid = whole(row.get("pid")) if isinstance(row, Mapping) else None
+    return (pid, str(row["comm"])[:64]) if pid and isinstance(row, Mapping) and "comm" in row else None
 
 
 def _run_delay(text: object) -> float | None:

@@ -214,8 +214,8 @@ def blocked_in(state: str, flags: int, wchan: str | None, call: Call | None) -> 
     """`wchan`: None where it is not readable (a sleeping thread that shows 0 hides it)."""
     if state in ("Z", "X"):
         return Blocked("ended")
-    if state in ("T", "t"):
-        return Blocked("stopped")
+    if state in ("T", "t"):  # t: by a debugger or a reader of native frames, which lets it go on
+        return Blocked("stopped" if state == "T" else "traced")
     if flags & _EXITING:
         return Blocked("exiting")
     if wchan and wchan.startswith(("get_signal", "__refrigerator")):  # the call that it was in stays readable

@@ -68,6 +68,24 @@ def test_with_the_kernel_log_only_diag_is_privileged(overlay: str, tmp_path: Pat
     assert [line.status for line in manifest_lines(documents)] == ["ok"]
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS[:4])
+def test_with_act_the_pods_have_an_account_that_may_use_leases_and_nothing_else(
+    overlay: str, tmp_path: Path
+) -> None:
+    documents = [one for one in yaml.safe_load_all(with_component(overlay, "act", tmp_path)) if one]
+
+    (role,) = [one for one in documents if one["kind"] == "Role"]
+    (rule,) = role["rules"]
+    assert (rule["apiGroups"], rule["resources"]) == (["coordination.k8s.io"], ["leases"])
+    (binding,) = [one for one in documents if one["kind"] == "RoleBinding"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [one["name"] for one in binding["subjects"]] == ["diag"]
+    assert yaml.safe_dump_all(documents).count("serviceAccountName: diag") == (2 if "pods" in overlay else 1)
+    for one in documents:
+        if one["kind"] in ("Role", "RoleBinding", "ServiceAccount"):
+            check(one, "1.29")
+
+
 # ---- Kubernetes itself
 
 

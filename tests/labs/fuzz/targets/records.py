@@ -36,6 +36,9 @@ def _made(source: str) -> list[Any]:
             {"pid": 20, "text": thread + text},
             {"pid": 20, "failed": "denied", "detail": "x"},
         ]
+    if source == "proc":  # of a rank that a debugger holds, and that diag has paused
+        one = dict(next(json.loads(text) for text in payloads(source) if '"stat"' in text))
+        return [{**one, "tracer": {"pid": 812, "comm": "gdb"}, "pauses": 4}]
     if source == "npu_smi":
         return [{"text": A2}, {"text": A3}]
     if source == "store":
