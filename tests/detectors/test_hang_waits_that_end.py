@@ -205,10 +205,13 @@ QUEUED = Wait(
 )
 
 
-def is_not_accepted(server: Wait, seconds: int, rank_0: tuple[str, ...] = ALL_REDUCE) -> Story:
+def is_not_accepted(
+    server: Wait, seconds: int, rank_0: tuple[str, ...] = ALL_REDUCE, helper: Wait | None = None
+) -> Story:
     """Rank 1 asks a server that has not accepted its connection."""
     main = ThreadWait(ASKED, "python", "S", "", server)
-    one = ProcessWaits(ASKED, 1, "python index.py", (main,), job=False)
+    more = () if helper is None else (ThreadWait(ASKED + 1, "python", "S", "", helper),)
+    one = ProcessWaits(ASKED, 1, "python index.py", (main, *more), job=False)
     story = steady()
     for _ in range(0, seconds, 2):
         story.tell(tree(0, story.now), stack(0, story.now, rank_0))
@@ -227,6 +230,17 @@ def test_server_that_reads_from_a_rank_that_waits_for_the_culprit_goes_round_in_
         (0,),
     )
     assert [ground.kind for ground in hang.grounds] == ["cycle"]
+
+
+def test_thread_of_the_server_that_wakes_now_and_then_would_have_accepted() -> None:
+    """One that looks whether its parent lives."""
+    assert is_not_accepted(FROM_RANK, 40, helper=sleeping(1.6)).hang().cause == "server_keeps_connection"
+
+
+@pytest.mark.parametrize("helper", [sleeping(60.0), Wait("file_io", "read", 5, "/data/a")])
+def test_thread_of_the_server_that_may_accept_next_is_given_its_time(helper: Wait) -> None:
+    assert is_not_accepted(FROM_RANK, 60, helper=helper).findings() == []
+    assert is_not_accepted(FROM_RANK, 130, helper=helper).hang().cause == "connection_not_accepted"
 
 
 @pytest.mark.parametrize(
