@@ -177,10 +177,19 @@ def _next(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
 
 
 def _of_several(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
-    """Of a shell that waits for any child, or a pipe that several hold: the one that is not idle itself."""
+    """Of a shell that waits for any child, or a pipe that several hold: the one that is not idle itself. Of two of which one
+    waits for the other to end, which it has started and which has the pipe from it, that one: it leads to the other."""
     found = [one for other in step.wait.others if isinstance(one := _step(reads, step, other), Step)]
     busy = [one for one in found if one.wait.kind not in _LISTENS and one.wait.kind != "ended"]
-    return busy[0] if len(busy) == 1 else "several"
+    awaited = {
+        child.process.pid
+        for one in busy
+        for child in busy
+        if one.wait.kind == "child" and child.process.parent == one.process.pid
+        if child.process.pid in one.wait.pids
+    }
+    first = [one for one in busy if one.process.pid not in awaited]
+    return first[0] if len(first) == 1 else "several"
 
 
 def _any_of_its_threads(process: ProcessWaits, main: ThreadWait) -> bool:

@@ -33,6 +33,7 @@ from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.rounds import with_miscounted
 from diag.detectors.hang.rpc import with_calls_of_rpc
+from diag.detectors.hang.shared_output import with_shared_output, writes_where_all_do
 from diag.detectors.hang.silence import (
     RESTED_SECONDS,
     held_since,
@@ -273,7 +274,7 @@ def judge(
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_text(with_lock_file(with_variables(with_program_lines(verdict, job), job), job), job)
     verdict = with_deadline(with_lock_circle(verdict, job), job, now)
-    verdict = with_ended_ranks(verdict, job)
+    verdict = with_shared_output(with_ended_ranks(verdict, job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)
@@ -331,7 +332,7 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
     """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
     node's ranks the job hub judges."""
     ranks = job.ranks.known(verdict.culprits)
-    if verdict.cause == "key_of_each_process":
+    if verdict.cause == "key_of_each_process" or writes_where_all_do(verdict, job):
         return True
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False
