@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import LogLine, ProgramPlace, ProgramRead
+from diag.model.observations import LogLine, Meaning, ProgramPlace, ProgramRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.state.stack_activity import read_stack
 from tests.detectors.test_hang import started, steady
@@ -99,6 +99,48 @@ def test_call_in_c_that_sleeps_and_tries_again_is_told_from_the_programs_own_sle
 
 
 # -- time limits ----------------------------------------------------------------------------------------------------
+
+
+QUOTA = Meaning("wait", "value", "self.next_slot - time.monotonic()", "/app/judge.py", 15)
+BACKOFF = Meaning("wait", "value", "min(30, 2 ** tries)", "/app/judge.py", 15)
+
+
+def told_to_sleep(text: str, names: tuple[Meaning, ...], seconds: int) -> Story:
+    story = steady()
+    place = ProgramPlace("/app/judge.py", 17, "score", text, names=names)
+    story.tell(ProgramRead(1, pid_of(1), (place,)))
+    return play(story, seconds, {1: lambda at: sleeping(15 - at % 15)}, {0: ALL_REDUCE, 1: OWN})
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "length"),
+    [
+        ('time.sleep(float(e.headers["Retry-After"]))', (), 'float(e.headers["Retry-After"])'),
+        ("time.sleep(wait)", (QUOTA,), QUOTA.text),
+    ],
+)
+def test_sleep_of_a_length_that_a_clock_or_an_answer_gives_is_waited_for_and_blamed_for_nothing(
+    text: str, names: tuple[Meaning, ...], length: str
+) -> None:
+    assert told_to_sleep(text, names, 80).findings() == []
+
+    hang = told_to_sleep(text, names, 130).hang()
+    assert (hang.id, hang.cause, hang.severity.value, hang.grounds) == ("held-up", "sleeps_as_told", "warning", ())
+    assert f"it sleeps as long as `{length}` says" in hang.summary and "such sleeps" in hang.summary
+    assert "may well go on by itself" in hang.advice and "failed" not in hang.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("time.sleep(15)", ()), ("time.sleep(wait)", (BACKOFF,)), ("time.sleep(wait)", ())]
+)
+def test_sleep_of_another_length_is_told_as_before(text: str, names: tuple[Meaning, ...]) -> None:
+    hang = told_to_sleep(text, names, 80).hang()
+    assert hang.cause == "sleeps" and "as long as" not in hang.summary
+
+
+def test_sleep_that_a_clock_gives_is_told_with_its_end_and_how_often_it_came() -> None:
+    hang = told_to_sleep("time.sleep(wait)", (QUOTA,), 126).hang()
+    assert " says (this time until " in hang.summary and "and was seen in 8 such sleeps" in hang.summary
 
 
 def test_call_with_a_time_limit_is_told_with_it() -> None:

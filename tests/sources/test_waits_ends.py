@@ -184,7 +184,7 @@ def test_full_pipe_shows_who_else_writes_to_it_but_not_who_reads_it(start: Start
         "if not os.fork(): time.sleep(900)\n"
         "ready(); os.write(w, bytes(1 << 20))"
     )
-    read, thread = until(pid := start(code), "pipe_write", when=lambda read, one: len(one.wait.writers) == 1)
+    _, thread = until(pid := start(code), "pipe_write", when=lambda read, one: len(one.wait.writers) == 1)
 
     (reader,) = [other.pid for other in thread.wait.others]
     assert not thread.wait.writers & {pid, reader}

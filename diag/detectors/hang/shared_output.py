@@ -13,7 +13,7 @@ _OF_A_READER = ("process_does_not_read", "reader_waits_for_itself")
 def with_shared_output(verdict: Verdict, job: JobView) -> Verdict:
     if not writes_where_all_do(verdict, job):
         return verdict
-    words = ", ".join(filter(None, (verdict.words, "and all ranks write to that pipe")))
+    words = ", ".join(filter(None, (verdict.words, "all ranks write to that pipe")))
     return replace(verdict, words=words)
 
 
