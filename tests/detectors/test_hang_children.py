@@ -260,7 +260,9 @@ def test_reader_that_waits_for_who_writes_to_it_is_to_blame_not_the_rank_that_fi
 
     assert (hang.id, hang.klass, hang.cause) == ("hang", "peer_not_joined", "reader_waits_for_itself")
     assert (hang.ranks, hang.waiting_ranks) == ((), (0, 1))
-    assert "that pid 4711 (`python ship.py`) or pid 4712 (`python pack.py`) does not read, which" in hang.summary
+    assert (
+        "that pid 4711 (`python ship.py`) or pid 4712 (`python pack.py`) does not read, which" in hang.summary
+    )
     assert (
         "which waits for child pid 4712 (`python pack.py`) to end, which writes to a full pipe (standard output) that "
         "pid 4711 (`python ship.py`) does not read, and so pid 4711 waits for itself: a deadlock"

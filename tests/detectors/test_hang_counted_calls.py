@@ -53,16 +53,19 @@ def calls_of(steps: int, last: Call) -> tuple[Call, ...]:
 
 
 def found(
-    tmp_path: Path, calls: Sequence[Sequence[Call]], steps: Sequence[str], top: str = "top", *, whole: bool = True
+    tmp_path: Path,
+    calls: Sequence[Sequence[Call]],
+    steps: Sequence[str],
+    top: str = "top",
+    *,
+    whole: bool = True,
 ) -> Finding:
     """All but the last rank are in the log, and that one is in its backward."""
     path = tmp_path / "train.py"
     path.write_text(TEXT)
     at = {mark: f"{path}:{line_of(TEXT, mark)}" for mark in ("steps", "logs", "backward", "again", "top")}
     first, last = f"<module> {at[top]}", len(calls) - 1
-    stacks: dict[int, Sequence[str]] = {
-        rank: [first, f"train {at['logs']}", REDUCE] for rank in range(last)
-    }
+    stacks: dict[int, Sequence[str]] = {rank: [first, f"train {at['logs']}", REDUCE] for rank in range(last)}
     inside = "_engine_run_backward torch/autograd/graph.py:869"
     stacks[last] = [first, f"train {at['steps']}", f"backward {at['backward']}", inside]
     story = steady(world=len(calls))
@@ -113,7 +116,12 @@ def test_rank_that_has_made_a_call_too_few_is_to_blame_with_what_leads_past_it(t
         (LATE, ("60", "60"), "again", True),
         (LATE, ("60", "60"), "top", False),
     ],
-    ids=["in two rounds", "calls that are no multiple of the rounds", "a loop around it", "not all calls known"],
+    ids=[
+        "in two rounds",
+        "calls that are no multiple of the rounds",
+        "a loop around it",
+        "not all calls known",
+    ],
 )
 def test_rank_is_not_blamed_where_the_counts_do_not_tell(
     tmp_path: Path, calls: Sequence[Sequence[Call]], steps: Sequence[str], top: str, whole: bool

@@ -125,9 +125,25 @@ def test_sleep_of_a_length_that_a_clock_or_an_answer_gives_is_waited_for_and_bla
     assert told_to_sleep(text, names, 80).findings() == []
 
     hang = told_to_sleep(text, names, 130).hang()
-    assert (hang.id, hang.cause, hang.severity.value, hang.grounds) == ("held-up", "sleeps_as_told", "warning", ())
+    assert (hang.id, hang.cause, hang.severity.value, hang.grounds) == (
+        "held-up",
+        "sleeps_as_told",
+        "warning",
+        (),
+    )
     assert f"it sleeps as long as `{length}` says" in hang.summary and "such sleeps" in hang.summary
     assert "may well go on by itself" in hang.advice and "failed" not in hang.advice
+
+
+def test_line_says_that_it_sleeps_where_the_kernel_was_not_asked() -> None:
+    story = steady()
+    place = ProgramPlace("/app/judge.py", 17, "score", "time.sleep(wait)", names=(QUOTA,))
+    story.tell(ProgramRead(1, pid_of(1), (place,)))
+
+    assert play(story, 80, {}, {0: ALL_REDUCE, 1: OWN}).findings() == []
+    hang = play(story, 50, {}, {0: ALL_REDUCE, 1: OWN}).hang()
+    assert (hang.cause, hang.grounds) == ("sleeps_as_told", ())
+    assert "it sleeps as long as" in hang.summary and "this time until" not in hang.summary
 
 
 @pytest.mark.parametrize(

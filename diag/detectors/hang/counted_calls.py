@@ -46,7 +46,7 @@ def with_counted_calls(verdict: Verdict, job: JobView) -> Verdict:
     if {*everyone} != {*verdict.everyone} or len(everyone) > _MOST_RANKS:
         return verdict
     ranks = [job.ranks.known(side) for side in sides]
-    round_ = next((one for pair in (ranks, ranks[::-1]) if (one := _round(*pair, job)) is not None), None)
+    round_ = _round(ranks[0], ranks[1], job) or _round(ranks[1], ranks[0], job)
     if round_ is None:
         return verdict
     first, further = sides if round_.first.rank in sides[0] else sides[::-1]
@@ -106,13 +106,21 @@ def _round(first: Sequence[RankView], further: Sequence[RankView], job: JobView)
                 return None
             here, there = path_of(one.judged)[forked], path_of(other.judged)[forked]
             places = job.program.at(here), job.program.at(there)
-            outer = (place for at in path_of(one.judged)[:forked] if (place := job.program.at(at)) is not None)
-            if here.line >= there.line or None in places or any(b.is_loop for each in outer for b in each.around):
+            outer = (
+                place for at in path_of(one.judged)[:forked] if (place := job.program.at(at)) is not None
+            )
+            if (
+                here.line >= there.line
+                or None in places
+                or any(b.is_loop for each in outer for b in each.around)
+            ):
                 return None
             loops = [[b for b in place.around if b.is_loop] for place in places if place is not None]
             if [[b.line for b in each] for each in loops] != [[loops[0][0].line]] * 2 if loops[0] else True:
                 return None
-            numbers = {_number(loops[0][0], rank, frame, job) for rank, frame in ((one, here), (other, there))}
+            numbers = {
+                _number(loops[0][0], rank, frame, job) for rank, frame in ((one, here), (other, there))
+            }
             number = next(iter(numbers))
             if len(numbers) > 1 or number is None or number < _LEAST_ROUNDS:
                 return None

@@ -36,7 +36,8 @@ _LONGEST_SECONDS = 300.0
 _LONGEST_FOR_OTHERS = 60.0
 
 
-_OWN_SLEEPS = ("sleeps", "sleeps_once", "retries", "polls")
+# The line says it also where a look at the kernel falls between two of them.
+_OWN_SLEEPS = ("sleeps", "sleeps_once", "retries", "polls", "busy", "not_in_collective")
 _SLEEP = re.compile(r"\bsleep\((?P<length>.+)\)$")
 # A clock; the headers of an answer over HTTP (urllib, http.client, requests, httpx, aiohttp).
 _TELLS = re.compile(

@@ -65,7 +65,9 @@ class Meanings:
         of_name = {one.arg: one.value for one in call.keywords}
         node = of_name.get(name) or of_place.get(name)
         text = ast.unparse(node) if node is not None and not isinstance(node, ast.Starred) else ""
-        meaning = next((one for one in self.of((text,), lines[0]) if one.name == text), None) if text else None
+        meaning = (
+            next((one for one in self.of((text,), lines[0]) if one.name == text), None) if text else None
+        )
         return meaning.text if meaning is not None and meaning.kind == "value" else text
 
     def modules(self) -> dict[str, Sequence[Line]]:
