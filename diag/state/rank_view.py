@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from diag.model import Placement
 from diag.model.observations import (
+    CallHistory,
     CgroupMemory,
     CgroupPids,
     Exchange,
@@ -103,6 +104,7 @@ class RankView:
     feed: Feed | None = None  # what comes over the connection that it waits at
     unmet: StoreWaited | None = None  # it tries to reach the job's store, without a connection
     recorder: FlightRecorder | None = None  # the last that it answered with
+    calls: CallHistory | None = None  # all collectives that it keeps, as last read
     called: CallCounts = frozenset()  # what it had called in each group by then
     came_through: float = 0.0  # seconds that it stood at one line at most, while calls were made
     called_times: tuple[float, float] = (0.0, 0.0)  # the first and the last reading with these counts

@@ -12,6 +12,7 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Se
 
 from diag.model import Placement
 from diag.model.observations import (
+    CallHistory,
     CgroupMemory,
     CgroupPids,
     EnvironmentSeen,
@@ -322,6 +323,12 @@ class Ranks(Reducer, Mapping[int, RankView]):
             rank.see_question(at)
             if isinstance(fact, FlightRecorder) and fact.pid in (0, rank.placement.pid):
                 rank.see_recorder(at, fact)
+
+    @takes(CallHistory)
+    def _calls(self, at: float, fact: CallHistory) -> None:
+        rank = self._of(fact)
+        if rank is not None and fact.pid in (0, rank.placement.pid):
+            rank.calls = fact
 
     @takes(RdmaAccess, WaitsRead, EnvironmentSeen, StoreWaited, NativeFramesRead)
     def _of_its_process(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 
 _LONGEST = 16
+_NAP_SECONDS = 10.0  # ours: shorter than any wait that is reported
 # Whoever has these awaits work rather than does it: from an idle pool nothing follows.
 _LISTENS = frozenset(("poll", "tcp_accept", "condition", "semaphore", "signal", "io_uring"))
 
@@ -176,10 +177,19 @@ def _next(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
 
 
 def _of_several(reads: tuple[WaitsRead, ...], step: Step) -> Step | str:
-    """Of a shell that waits for any child, or a pipe that several hold: the one that is not idle itself."""
+    """Of a shell that waits for any child, or a pipe that several hold: the one that is not idle itself. Of two of which one
+    waits for the other to end, which it has started and which has the pipe from it, that one: it leads to the other."""
     found = [one for other in step.wait.others if isinstance(one := _step(reads, step, other), Step)]
     busy = [one for one in found if one.wait.kind not in _LISTENS and one.wait.kind != "ended"]
-    return busy[0] if len(busy) == 1 else "several"
+    awaited = {
+        child.process.pid
+        for one in busy
+        for child in busy
+        if one.wait.kind == "child" and child.process.parent == one.process.pid
+        if child.process.pid in one.wait.pids
+    }
+    first = [one for one in busy if one.process.pid not in awaited]
+    return first[0] if len(first) == 1 else "several"
 
 
 def _any_of_its_threads(process: ProcessWaits, main: ThreadWait) -> bool:
@@ -190,9 +200,16 @@ def _any_of_its_threads(process: ProcessWaits, main: ThreadWait) -> bool:
 
 
 def _instead_of_accepting(process: ProcessWaits) -> ThreadWait | None:
-    """The thread that would accept, where only one of its threads is at something else than to wait for work."""
+    """The thread that would accept, where only one of its threads is at something else than to wait for work. One that
+    wakes now and then for something else (a heartbeat, a look at the parent) would have accepted by now."""
     found = [one for one in process.threads if one.wait.kind not in (*_LISTENS, "join", "child", "ended")]
+    if len(found) > 1:
+        found = [one for one in found if not _naps(one.wait)]
     return found[0] if len(found) == 1 and not process.threads_left_out else None
+
+
+def _naps(wait: Wait) -> bool:
+    return wait.kind == "sleep" and wait.seconds is not None and wait.seconds < _NAP_SECONDS
 
 
 def _step(reads: tuple[WaitsRead, ...], step: Step, other: Party) -> Step | str:

@@ -151,6 +151,11 @@ def wait(cfg, step, child, event, lock):
     while tries > 5:
         tries += 1
         time.sleep(1)  # counts-away
+    while done < size:
+        try:
+            done += write(view)
+        except OSError:
+            time.sleep(1)  # counts-fails
     for _ in range(9):
         try:
             put(marker)

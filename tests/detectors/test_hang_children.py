@@ -238,6 +238,48 @@ def test_launcher_that_reads_from_another_rank_does_not_read_from_this_one() -> 
     assert "a thread for each" in hang.advice and "a branch that only" not in hang.advice
 
 
+SHIP, PACK = Party(4711, 0, "python ship.py", only_main=True), Party(4712, 0, "python pack.py")
+
+
+def shipped(writers: frozenset[int], pack: Wait) -> Story:
+    """Rank 1 writes to a full pipe that `ship` reads, and that `pack`, for which this waits, has from it."""
+    read = waits(Wait("pipe_write", "write", 1, "pipe:[1]", others=(SHIP, PACK), writers=writers))
+    ship = thread(4711, Wait("child", "wait4", others=(PACK,)))
+    more = (
+        ProcessWaits(4711, 1, SHIP.command, (ship,), job=False),
+        ProcessWaits(4712, 4711, PACK.command, (thread(4712, pack),), job=False),
+    )
+    return told(replace(read, processes=(*read.processes, *more)))
+
+
+PACKS = Wait("pipe_write", "write", 1, "pipe:[2]", others=(SHIP,))
+
+
+def test_reader_that_waits_for_who_writes_to_it_is_to_blame_not_the_rank_that_filled_its_pipe() -> None:
+    hang = shipped(frozenset((pid_of(0),)), PACKS).hang()
+
+    assert (hang.id, hang.klass, hang.cause) == ("hang", "peer_not_joined", "reader_waits_for_itself")
+    assert (hang.ranks, hang.waiting_ranks) == ((), (0, 1))
+    assert (
+        "that pid 4711 (`python ship.py`) or pid 4712 (`python pack.py`) does not read, which" in hang.summary
+    )
+    assert (
+        "which waits for child pid 4712 (`python pack.py`) to end, which writes to a full pipe (standard output) that "
+        "pid 4711 (`python ship.py`) does not read, and so pid 4711 waits for itself: a deadlock"
+    ) in hang.summary
+    assert "all ranks write to that pipe" in hang.summary
+
+
+def test_rank_that_alone_writes_to_such_a_pipe_holds_the_others_up() -> None:
+    hang = shipped(frozenset(), PACKS).hang()
+    assert (hang.cause, hang.ranks, hang.waiting_ranks) == ("reader_waits_for_itself", (1,), (0,))
+
+
+def test_reader_that_waits_for_one_at_work_is_no_circle() -> None:
+    hang = shipped(frozenset((pid_of(0),)), Wait("file_io", "read", 5, "/data/a")).hang()
+    assert (hang.id, hang.cause, hang.ranks) == ("held-up", "process_does_not_read", ())
+
+
 def test_rank_that_reads_from_another_rank_is_not_laid_to_that_one() -> None:
     wait = Wait("pipe_read", "read", 5, "pipe:[1]", others=(Party(pid_of(0), 0, "python train.py"),))
 

@@ -112,6 +112,7 @@ def test_other_repetition_is_not(pattern: str) -> None:
         ("returned", "polls_for_file", "both mean the same path"),
         ("number", "polls", "who should change it"),
         ("counts", "gets_on_slowly", "limit of bandwidth"),
+        ("counts-fails", "retries", "print the exception"),
         ("counts-some", "polls", "who should change it"),
         ("counts-away", "polls", "who should change it"),
         ("again", "retries", "print the exception"),

@@ -267,3 +267,82 @@ def test_rank_that_may_have_left_the_loop_early_is_not_said_to_have_left_out_a_r
 
     assert (found.cause, found.ranks) == ("waits_for_key", (1,))
     assert "either side" not in found.summary and "rank 1 has left the loop" in found.summary
+
+
+# --- a hook of a trainer: the key is an argument, and the rank that should set it has left the hook
+
+
+HOOKS = """
+class KeepBest:
+    def after_step(self, t):
+        key = f"saved/{t.step}"
+        if t.rank == 0:
+            if validate(t) < self.best:
+                t.store.set(key, "1")  # sets
+        else:
+            self.wait(t.store, key)  # hooked
+
+    def wait(self, store, key):
+        while True:
+            try:
+                store.wait([key], timedelta(seconds=5))  # waits
+                return
+            except RuntimeError:
+                time.sleep(0.5)  # sleeps
+
+
+def fit(t):
+    while t.step < 400:
+        t.loss = loss(t)
+        if t.step > 3:
+            t.loss.backward()  # under
+        t.loss.backward()  # backward
+        t.step += 1
+        t.call("after_step")  # calls
+        t.loss.backward()  # behind
+
+
+fit(Trainer())  # top
+"""
+
+
+def told_of_hook(tmp_path: Path, zero: str, waits: str = "waits", last: list[str] | None = None) -> Finding:
+    path = tmp_path / "train.py"
+    path.write_text(HOOKS)
+    at = {mark: f"{path}:{line_of(HOOKS, mark)}" for mark in ("hooked", "calls", "top", waits, zero)}
+    top = f"<module> {at['top']}"
+    inner = [top, f"fit {at['calls']}", f"KeepBest.after_step {at['hooked']}", f"KeepBest.wait {at[waits]}"]
+    other = [top, f"fit {at[zero]}", *([REDUCE] if last is None else last)]
+    stacks: dict[int, Sequence[str]] = {0: other, 1: inner, 2: inner}
+    story = steady(world=3)
+    story.still(30.0, stacks)
+    for rank, stacked in stacks.items():
+        read(story, path, rank, stacked)
+        hook = {"KeepBest.after_step": {"t.step": "80", "t.rank": str(rank), "key": "***"}}
+        store = {"KeepBest.wait": {"store": "<TCPStore>", "key": "***"}}
+        held(story, rank, stacked, {"fit": {"t.step": "80"}} if rank == 0 else {**hook, **store})
+    story.still(30.0, stacks)
+    return story.the("held-up")
+
+
+@pytest.mark.parametrize("waits", ["waits", "sleeps"])
+def test_rank_in_a_later_round_that_did_not_set_the_key_in_this_one_is_to_blame(
+    tmp_path: Path, waits: str
+) -> None:
+    found = told_of_hook(tmp_path, "backward", waits)
+
+    assert (found.cause, found.ranks, found.waiting_ranks) == ("key_not_set", (0,), (1, 2))
+    assert "ranks 1-2 wait for the key `saved/80` of a store" in found.summary
+    assert "under `if validate(t) < self.best:`" in found.summary
+    assert "rank 0 has gone past that line (it is in a later round of `while t.step < 400:`" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("zero", "last"),
+    [("behind", None), ("under", None), ("backward", ["work /app/eval.py:3"])],
+    ids=["at a later line", "at a line that the others may not have come by", "in no call"],
+)
+def test_rank_that_may_be_in_the_same_round_has_not_gone_past_the_key(
+    tmp_path: Path, zero: str, last: list[str] | None
+) -> None:
+    assert told_of_hook(tmp_path, zero, last=last).cause != "key_not_set"

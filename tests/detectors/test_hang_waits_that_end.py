@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.model.observations import LogLine, ProgramPlace, ProgramRead
+from diag.model.observations import LogLine, Meaning, ProgramPlace, ProgramRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.state.stack_activity import read_stack
 from tests.detectors.test_hang import started, steady
@@ -99,6 +99,64 @@ def test_call_in_c_that_sleeps_and_tries_again_is_told_from_the_programs_own_sle
 
 
 # -- time limits ----------------------------------------------------------------------------------------------------
+
+
+QUOTA = Meaning("wait", "value", "self.next_slot - time.monotonic()", "/app/judge.py", 15)
+BACKOFF = Meaning("wait", "value", "min(30, 2 ** tries)", "/app/judge.py", 15)
+
+
+def told_to_sleep(text: str, names: tuple[Meaning, ...], seconds: int) -> Story:
+    story = steady()
+    place = ProgramPlace("/app/judge.py", 17, "score", text, names=names)
+    story.tell(ProgramRead(1, pid_of(1), (place,)))
+    return play(story, seconds, {1: lambda at: sleeping(15 - at % 15)}, {0: ALL_REDUCE, 1: OWN})
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "length"),
+    [
+        ('time.sleep(float(e.headers["Retry-After"]))', (), 'float(e.headers["Retry-After"])'),
+        ("time.sleep(wait)", (QUOTA,), QUOTA.text),
+    ],
+)
+def test_sleep_of_a_length_that_a_clock_or_an_answer_gives_is_waited_for_and_blamed_for_nothing(
+    text: str, names: tuple[Meaning, ...], length: str
+) -> None:
+    assert told_to_sleep(text, names, 80).findings() == []
+
+    hang = told_to_sleep(text, names, 130).hang()
+    assert (hang.id, hang.cause, hang.severity.value, hang.grounds) == (
+        "held-up",
+        "sleeps_as_told",
+        "warning",
+        (),
+    )
+    assert f"it sleeps as long as `{length}` says" in hang.summary and "such sleeps" in hang.summary
+    assert "may well go on by itself" in hang.advice and "failed" not in hang.advice
+
+
+def test_line_says_that_it_sleeps_where_the_kernel_was_not_asked() -> None:
+    story = steady()
+    place = ProgramPlace("/app/judge.py", 17, "score", "time.sleep(wait)", names=(QUOTA,))
+    story.tell(ProgramRead(1, pid_of(1), (place,)))
+
+    assert play(story, 80, {}, {0: ALL_REDUCE, 1: OWN}).findings() == []
+    hang = play(story, 50, {}, {0: ALL_REDUCE, 1: OWN}).hang()
+    assert (hang.cause, hang.grounds) == ("sleeps_as_told", ())
+    assert "it sleeps as long as" in hang.summary and "this time until" not in hang.summary
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("time.sleep(15)", ()), ("time.sleep(wait)", (BACKOFF,)), ("time.sleep(wait)", ())]
+)
+def test_sleep_of_another_length_is_told_as_before(text: str, names: tuple[Meaning, ...]) -> None:
+    hang = told_to_sleep(text, names, 80).hang()
+    assert hang.cause == "sleeps" and "as long as" not in hang.summary
+
+
+def test_sleep_that_a_clock_gives_is_told_with_its_end_and_how_often_it_came() -> None:
+    hang = told_to_sleep("time.sleep(wait)", (QUOTA,), 126).hang()
+    assert " says (this time until " in hang.summary and "and was seen in 8 such sleeps" in hang.summary
 
 
 def test_call_with_a_time_limit_is_told_with_it() -> None:
@@ -205,10 +263,13 @@ QUEUED = Wait(
 )
 
 
-def is_not_accepted(server: Wait, seconds: int, rank_0: tuple[str, ...] = ALL_REDUCE) -> Story:
+def is_not_accepted(
+    server: Wait, seconds: int, rank_0: tuple[str, ...] = ALL_REDUCE, helper: Wait | None = None
+) -> Story:
     """Rank 1 asks a server that has not accepted its connection."""
     main = ThreadWait(ASKED, "python", "S", "", server)
-    one = ProcessWaits(ASKED, 1, "python index.py", (main,), job=False)
+    more = () if helper is None else (ThreadWait(ASKED + 1, "python", "S", "", helper),)
+    one = ProcessWaits(ASKED, 1, "python index.py", (main, *more), job=False)
     story = steady()
     for _ in range(0, seconds, 2):
         story.tell(tree(0, story.now), stack(0, story.now, rank_0))
@@ -227,6 +288,17 @@ def test_server_that_reads_from_a_rank_that_waits_for_the_culprit_goes_round_in_
         (0,),
     )
     assert [ground.kind for ground in hang.grounds] == ["cycle"]
+
+
+def test_thread_of_the_server_that_wakes_now_and_then_would_have_accepted() -> None:
+    """One that looks whether its parent lives."""
+    assert is_not_accepted(FROM_RANK, 40, helper=sleeping(1.6)).hang().cause == "server_keeps_connection"
+
+
+@pytest.mark.parametrize("helper", [sleeping(60.0), Wait("file_io", "read", 5, "/data/a")])
+def test_thread_of_the_server_that_may_accept_next_is_given_its_time(helper: Wait) -> None:
+    assert is_not_accepted(FROM_RANK, 60, helper=helper).findings() == []
+    assert is_not_accepted(FROM_RANK, 130, helper=helper).hang().cause == "connection_not_accepted"
 
 
 @pytest.mark.parametrize(

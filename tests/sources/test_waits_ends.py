@@ -175,6 +175,21 @@ def test_full_pipe_leads_to_who_should_read_it(start: Start) -> None:
     ]
 
 
+def test_full_pipe_shows_who_else_writes_to_it_but_not_who_reads_it(start: Start) -> None:
+    code = (
+        "import os, time\n"
+        "r, w = os.pipe()\n"
+        "if not os.fork(): os.close(w); time.sleep(900)\n"
+        "os.close(r)\n"
+        "if not os.fork(): time.sleep(900)\n"
+        "ready(); os.write(w, bytes(1 << 20))"
+    )
+    _, thread = until(pid := start(code), "pipe_write", when=lambda read, one: len(one.wait.writers) == 1)
+
+    (reader,) = [other.pid for other in thread.wait.others]
+    assert not thread.wait.writers & {pid, reader}
+
+
 def test_fifo_without_other_end_names_its_path(start: Start, tmp_path: object) -> None:
     path = f"{tmp_path}/orders"
     os.mkfifo(path)

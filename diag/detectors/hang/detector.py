@@ -11,6 +11,7 @@ from diag.detectors.hang.at_rest import with_nobody_sending, with_service_at_res
 from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
+from diag.detectors.hang.counted_calls import with_counted_calls
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
@@ -34,6 +35,7 @@ from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.rounds import with_miscounted
 from diag.detectors.hang.rpc import with_calls_of_rpc
+from diag.detectors.hang.shared_output import with_shared_output, writes_where_all_do
 from diag.detectors.hang.silence import (
     RESTED_SECONDS,
     held_since,
@@ -44,7 +46,7 @@ from diag.detectors.hang.silence import (
 )
 from diag.detectors.hang.store_keys import with_store_keys
 from diag.detectors.hang.text_causes import with_text
-from diag.detectors.hang.time_limits import with_deadline, with_known_end
+from diag.detectors.hang.time_limits import with_deadline, with_known_end, with_told_sleep
 from diag.detectors.hang.unordered_calls import with_unordered_calls
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
@@ -277,9 +279,10 @@ def judge(
     verdict = with_unordered_calls(with_calls_of_rpc(with_tasks(verdict, job), job), job)
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
-    verdict = with_text(with_lock_file(with_variables(with_program_lines(verdict, job), job), job), job)
-    verdict = with_deadline(with_lock_circle(verdict, job), job, now)
-    verdict = with_ended_ranks(verdict, job)
+    verdict = with_counted_calls(with_variables(with_program_lines(verdict, job), job), job)
+    verdict = with_text(with_lock_file(verdict, job), job)
+    verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
+    verdict = with_shared_output(with_ended_ranks(verdict, job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)
@@ -337,7 +340,7 @@ def _are_alike(verdict: Verdict, job: JobView) -> bool:
     """All ranks of the job wait at one line, or in a circle of messages: none of them is to blame more than another. Of a
     node's ranks the job hub judges."""
     ranks = job.ranks.known(verdict.culprits)
-    if verdict.cause == "key_of_each_process":
+    if verdict.cause == "key_of_each_process" or writes_where_all_do(verdict, job):
         return True
     if verdict.waiting or len(ranks) < 2 or len(ranks) < max(job.world_size, len(job.ranks)):
         return False

@@ -60,7 +60,11 @@ def kernel_cause(chain: Chain) -> str:
     if chain.end == "cycle" and len({step.process.pid for step in chain.steps}) == 1:
         return "threads_wait_for_each_other"
     if is_closed(chain):
-        return circle_cause(chain)
+        return (
+            circle_cause(chain)
+            if chain.at == 0 or first.wait.kind != "pipe_write"
+            else "reader_waits_for_itself"
+        )
     if chain.end == "computes" and first.wait.kind == "child":
         return "child_computes"
     if len(chain.steps) > 1 and first.wait.kind != "vfork":

@@ -142,6 +142,42 @@ def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahe
     return Ahead(them.ranks, us.ranks, f"`{counter}` is {there} there and {here} here")
 
 
+def parted_in(one: RankView, other: RankView) -> int | None:
+    """The place in the path of the first of the function in which both are, at two lines of it."""
+    ours, theirs = path_of(one.judged), path_of(other.judged)
+    forked = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
+    if forked is None:
+        return None
+    here, there = ours[forked], theirs[forked]
+    return forked if (here.file, here.function) == (there.file, there.function) else None
+
+
+def round_before(rank: RankView, waiting: RankView, job: JobView) -> str:
+    """The loop in a later round of which the other one is, which waits in a call for this one: at a line that this one has come
+    by in its round, and so has made the call there. Empty where that does not follow: a condition or a loop within may have
+    led past that line, or often to it."""
+    forked = parted_in(rank, waiting)
+    reading = waiting.reading
+    if forked is None or reading is None or reading.activity is None or not reading.activity.waits_for_peers:
+        return ""
+    here, there = path_of(rank.judged)[forked], path_of(waiting.judged)[forked]
+    ours, theirs = job.program.at(here), job.program.at(there)
+    if ours is None or theirs is None or there.line >= here.line:
+        return ""
+    loop = next((one for one in theirs.around if one.is_loop), None)
+    within = [one for one in theirs.around if loop is not None and one.line > loop.line]
+    further = [one for frame in path_of(waiting.judged)[forked + 1 :] for one in _blocks(job, frame)]
+    led = any(one.is_loop or one.kind in (*_CONDITIONS, "except") for one in (*within, *further))
+    if loop is None or led or all(one.line != loop.line for one in ours.around):
+        return ""
+    return head_of(loop, there.file, job.run.cwd)
+
+
+def _blocks(job: JobView, frame: Frame) -> Sequence[Block]:
+    place = job.program.at(frame)
+    return place.around if place is not None else ()
+
+
 def _sides(rank: RankView, everybody_else: Sequence[int], job: JobView) -> tuple[_Side, _Side] | None:
     others = job.ranks.known(everybody_else)
     ours = path_of(rank.judged)

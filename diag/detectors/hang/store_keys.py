@@ -4,10 +4,19 @@ text, and whether a rank has gone past that line without."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.detectors.hang.partings import counter_of, head_of, path_of
+from diag.detectors.hang.conditions import outcome
+from diag.detectors.hang.partings import (
+    OF_RANK,
+    ahead_of,
+    counter_of,
+    head_of,
+    parted_in,
+    path_of,
+    round_before,
+)
 from diag.detectors.hang.verdict import Verdict, at_most, blaming, format_who
 from diag.model import Confidence
 from diag.model.observations import Frame, ProgramPlace, Statement
@@ -83,6 +92,7 @@ def with_store_keys(verdict: Verdict, job: JobView) -> Verdict:
         for rank in job.ranks.known([number for number in verdict.everyone if number not in waiting])
         if all((values := _passed(one, first, rank, job)) is not None for one in setters)
     }
+    passed = {rank: values for rank, values in passed.items() if _may_set(rank, setters, first)} or passed
     if passed:
         culprits = tuple(sorted(passed))
         apart = next(filter(None, passed.values()), "")
@@ -138,10 +148,20 @@ def _awaited(rank: RankView | None, job: JobView, *, known: bool) -> _Awaited | 
     if place is None or not place.awaited:
         return None
     values = _values(rank, own[-1], job)
-    owner = next((found[1] for found in _OWNER.finditer(place.text)), "")
+    owner = next((found[1] for text in _texts(place) for found in _OWNER.finditer(text)), "")
     meaning = place.meaning(owner)
     texts = (owner, meaning.text if meaning is not None else "", values.get(owner, ""))
+    if len(own) > 1:  # the key may be put together by the caller
+        values = {**_values(rank, own[-2], job), **values}
     return _Awaited(rank, own[-1], place, values) if known or any(map(_STORE.search, texts)) else None
+
+
+def _texts(place: ProgramPlace) -> Iterator[str]:
+    """Its statement, and what the loops and handlers around it ask."""
+    yield place.text
+    for block in place.around:
+        yield from (block.text, *block.deciding)
+    yield from (leave.under.text for leave in place.leaves)
 
 
 def _values(rank: RankView, frame: Frame, job: JobView) -> dict[str, str]:
@@ -193,7 +213,7 @@ def _passed(setter: Statement, awaited: _Awaited, rank: RankView, job: JobView) 
     found = _in_function_of(setter, rank)
     place = job.program.at(found[0]) if found is not None else None
     if found is None or place is None:
-        return None
+        return _in_later_round(setter, awaited, rank, job)
     frame, line = found
     theirs = _values(rank, frame, job)
     wanted = _EXPRESSION.findall(awaited.place.awaited)
@@ -218,6 +238,39 @@ def _passed(setter: Statement, awaited: _Awaited, rank: RankView, job: JobView) 
             return f" (`{name}` is {one} there, and {other} is waited for)" if int(one) > int(other) else None
         level = True
     return "" if frame.line > line and (level or not loops) else None
+
+
+def _in_later_round(setter: Statement, awaited: _Awaited, rank: RankView, job: JobView) -> str | None:
+    """Of a rank that has left the function which sets the key, and in which the waiting one still is: it has been through it
+    in that round. By the counter of their loop; or it waits in a call for who has made that call in this round."""
+    path = path_of(awaited.rank.judged)
+    inside = {setter.function, *setter.called_in}
+    through = [
+        at
+        for at, one in enumerate(path)
+        if one.file == setter.file and one.function.rpartition(".")[2] in inside
+    ]
+    if not through or "" in inside:
+        return None
+    forked = parted_in(awaited.rank, rank)
+    if forked is None or forked >= through[0]:
+        return None
+    if (ahead := ahead_of(awaited.rank, (rank.rank,), job)) is not None:
+        return f" ({ahead.text})"
+    loop = round_before(awaited.rank, rank, job)
+    return f" (it is in a later round of {loop})" if loop else None
+
+
+def _may_set(rank: int, setters: Sequence[Statement], awaited: _Awaited) -> bool:
+    """As far as a condition around that line names the rank, by a variable that is the waiting one's number there."""
+    names = {
+        name: str(rank)
+        for name, text in awaited.values.items()
+        if OF_RANK.search(name) and text == str(awaited.rank.rank)
+    }
+    heads = [[block.text for block in one.around if block.kind == "if"] for one in setters]
+    found = [[outcome(head, names) for head in each] for each in heads]
+    return any(all(one is None or one.holds for one in each) for each in found)
 
 
 def _in_function_of(setter: Statement, rank: RankView) -> tuple[Frame, int] | None:

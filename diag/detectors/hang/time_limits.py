@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -35,6 +36,16 @@ _LONGEST_SECONDS = 300.0
 _LONGEST_FOR_OTHERS = 60.0
 
 
+# The line says it also where a look at the kernel falls between two of them.
+_OWN_SLEEPS = ("sleeps", "sleeps_once", "retries", "polls", "busy", "not_in_collective")
+_SLEEP = re.compile(r"\bsleep\((?P<length>.+)\)$")
+# A clock; the headers of an answer over HTTP (urllib, http.client, requests, httpx, aiohttp).
+_TELLS = re.compile(
+    r"\b(?:monotonic|perf_counter|time)(?:_ns)?\(\)|\bdatetime\.(?:now|utcnow)\(|\bheaders\b|\.getheader\(|retry[-_]after",
+    re.IGNORECASE,
+)
+
+
 def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
     """By the first culprit: the others of one class wait alike."""
     rank = verdict.culprit(job)
@@ -55,6 +66,37 @@ def with_known_end(verdict: Verdict, job: JobView, now: float) -> Verdict:
             verdict = replace(verdict, words="")
         return _ending(verdict, "waits_with_limit", "that wait has a time limit: it ends by", ends, now)
     return verdict
+
+
+def with_told_sleep(verdict: Verdict, job: JobView, now: float) -> Verdict:
+    """Of a rank whose program sleeps as long as a clock or an answer over HTTP says, by its text: a quota, Retry-After."""
+    rank = verdict.culprit(job)
+    if rank is None or verdict.blamed_child is not None or verdict.cause not in _OWN_SLEEPS:
+        return verdict
+    path = path_of(rank.judged)
+    place = job.program.at(path[-1]) if path else None
+    length = _told(place) if place is not None else ""
+    if place is None or not length:
+        return verdict
+    if verdict.cause == "sleeps_once":  # its end is told
+        return replace(verdict, cause="sleeps_as_told", words=f"{verdict.words}, as long as `{length}` says")
+    here = _here(rank)
+    until = f" (this time until {format_time(here[-1][1], now)})" if here and here[-1][1] > now else ""
+    times = f", and was seen in {len(here)} such sleeps" if len(here) > 1 else ""
+    words = f"it sleeps as long as `{length}` says{until}{times}"
+    words = " and ".join(filter(None, (words, verdict.words)))
+    return replace(verdict, cause="sleeps_as_told", reason=None, words=words)
+
+
+def _told(place: ProgramPlace) -> str:
+    """How long, with the value of a name where one statement gives it; empty where no clock and no answer says that."""
+    found = _SLEEP.search(place.text)
+    if found is None:
+        return ""
+    meaning = place.meaning(found["length"])
+    length = meaning.text if meaning is not None and meaning.kind == "value" else found["length"]
+    named = [one.text for one in place.names if re.search(rf"(?<![\w.]){re.escape(one.name)}\b", length)]
+    return length if any(map(_TELLS.search, (length, *named))) else ""
 
 
 def with_deadline(verdict: Verdict, job: JobView, now: float) -> Verdict:

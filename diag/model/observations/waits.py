@@ -74,6 +74,7 @@ class Wait:
     beside: tuple[
         tuple[str, int], ...
     ] = ()  # other files of the folder of such a lock that are locked, and the pid by whom
+    writers: frozenset[int] = frozenset()  # of a full pipe: other processes that have it open to write
     libraries: tuple[str, ...] | None = (
         None  # packages with native code that it has loaded; None: not looked at
     )

@@ -176,7 +176,7 @@ def awaited_key(texts: Iterable[str], names: Meanings, at: int) -> str:
 def _resolver(names: Meanings, at: int) -> Resolve:
     def resolve(name: str) -> str:
         known = next((one for one in names.of((name,), at) if one.name == name), None)
-        return known.text if known is not None and known.kind == "value" else ""
+        return known.text if known is not None and known.kind == "value" else names.given(name, at)
 
     return resolve
 

@@ -7,8 +7,10 @@ Where two statements assign to a name of a module, none is taken: which one was 
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from diag.model.observations import Meaning
@@ -39,6 +41,34 @@ class Meanings:
         values = [one.text for one in found.values() if one.kind == "value" and one.file == self._path]
         within = dict.fromkeys(name for text in values for name in _NAME.findall(text))
         return [*self._found(found, within, at).values()]
+
+    def given(self, name: str, at: int) -> str:
+        """What the only line of the file that calls the function around this line gives for this parameter; empty where
+        several do, or none."""
+        heads = [head for head in heads_of(self._lines, at) if self._lines[head].word == "def"]
+        head = parsed_call(f"{self._lines[heads[-1]].text} pass", ast.FunctionDef) if heads else None
+        if not isinstance(head, ast.FunctionDef):
+            return ""
+        called = re.compile(rf"(?<![\w.])(?:self\.|cls\.)?{re.escape(head.name)}\(")
+        lines = [
+            number
+            for number, one in enumerate(self._lines)
+            if f"{head.name}(" in one.text and one.word not in FUNCTIONS and called.search(one.text)
+        ]
+        call = parsed_call(self._lines[lines[0]].text, ast.Call, head.name) if len(lines) == 1 else None
+        if not isinstance(call, ast.Call):
+            return ""
+        parameters = [one.arg for one in (*head.args.posonlyargs, *head.args.args)]
+        if parameters[:1] in (["self"], ["cls"]) and isinstance(call.func, ast.Attribute):
+            parameters = parameters[1:]
+        of_place = dict(zip(parameters, call.args, strict=False))
+        of_name = {one.arg: one.value for one in call.keywords}
+        node = of_name.get(name) or of_place.get(name)
+        text = ast.unparse(node) if node is not None and not isinstance(node, ast.Starred) else ""
+        meaning = (
+            next((one for one in self.of((text,), lines[0]) if one.name == text), None) if text else None
+        )
+        return meaning.text if meaning is not None and meaning.kind == "value" else text
 
     def modules(self) -> dict[str, Sequence[Line]]:
         """The lines of modules of the program that are imported, by their files."""
@@ -141,6 +171,22 @@ class Meanings:
         for _ in range(1 if dots else _ABOVE):
             yield f"{folder.rstrip('/')}/{module.replace('.', '/')}.py"
             folder = posixpath.dirname(folder)
+
+
+def parsed_call(text: str, kind: type[ast.AST], name: str = "") -> ast.AST | None:
+    """The first node of this kind in a statement; of calls, of a function or method of that name."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        func = node.func if isinstance(node, ast.Call) else None
+        called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        if isinstance(node, kind) and (not name or called == name):
+            return node
+    return None
 
 
 def _imported_names(names: str) -> list[str]:

@@ -4,6 +4,7 @@ there."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -46,6 +47,7 @@ _LONGEST_COMMAND = 200
 _MOST_MODULES, _MOST_TRIED = 4, 64  # further files that a read of one opens, and looks for
 _BLOCKS = ("while", "for", "if", "elif", "else", "except", "finally", "with")
 _CONDITIONS = ("if", "elif", "else", "except")
+_SLEEPS = re.compile(r"\bsleep\(")
 _LEAVES = ("break", "continue", "return")
 
 
@@ -184,8 +186,18 @@ def _place(
     made = shown(made_by(lines, heads, lines[at].text))
     text = shown(lines[at].text)
     conditions = [block.text for block in around if block.kind == "while"]
-    awaited = awaited_key([lines[at].text, *conditions], names, at)
+    tried = _asked_again(around, leaves) if _SLEEPS.search(lines[at].text) else ()
+    awaited = awaited_key([lines[at].text, *conditions, *tried], names, at)
     return ProgramPlace(file, line, function, text, around, leaves, meanings, made, awaited, head)
+
+
+def _asked_again(around: Sequence[Block], leaves: Sequence[Leave]) -> Iterator[str]:
+    """What a loop around a line that sleeps asks in each round: by what it tries, or by the condition of a `break` or
+    `return`."""
+    for block in around:
+        if block.kind in ("while", "except"):
+            yield from block.deciding
+    yield from (leave.under.text for leave in leaves if leave.word != "continue")
 
 
 def _with_origins(place: ProgramPlace, texts: Mapping[str, str]) -> ProgramPlace:

@@ -25,8 +25,14 @@ class Ends:
         self._unread: list[float] = []  # when those began whose descriptors may not be read
 
     def pipe(self, pid: int, link: str, mode: int) -> dict[str, Any]:
-        """Of a pipe that `pid` has open in this mode: who could end its wait."""
-        return self._facts(pid, mode, self._all.get(link, []))
+        """Of a pipe that `pid` has open in this mode: who could end its wait. `beside`: others that have it open to write, as
+        `pid` has."""
+        ends = self._all.get(link, [])
+        facts = self._facts(pid, mode, ends)
+        if mode == _WRONLY:
+            other = {holder for holder, _ in ends} - {pid, *(row[0] for row in facts["held"])}
+            facts["beside"] = sorted(other)[:_ASKED]
+        return facts
 
     def fifo(self, pid: int, link: str, mode: int, file: tuple[str, int]) -> dict[str, Any]:
         """Of a FIFO, by its name at the end and its device and inode: another process may see it under another path."""

@@ -227,7 +227,8 @@ class _Reading:
         reads = wait.kind in ("read", "pipe_read")
         rows = [row for row in facts.get("held", ()) if row[2] != (_RDONLY if reads else _WRONLY)]
         path = str(facts.get("link", ""))
-        wait = replace(wait, kind="pipe_read" if reads else "pipe_write", path=path)
+        beside = frozenset(int(pid) for pid in facts.get("beside", ()))
+        wait = replace(wait, kind="pipe_read" if reads else "pipe_write", path=path, writers=beside)
         return self._with_holders(who, wait, rows, facts, may_end=not path.startswith("pipe:"))  # or a FIFO
 
     def _with_holders(
