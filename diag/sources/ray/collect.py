@@ -1,0 +1,83 @@
+"""One reading of a session of Ray: its processes, the stacks and waits of those that may wait for others, its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from diag.launch.launchers.secrets import redacted
+from diag.model import Payload
+from diag.sources.host.process_tree import descendants, read_argv
+from diag.sources.ray.logs import Growing, last_status
+from diag.sources.ray.sessions import Session
+from diag.sources.stacks.remote_stack import RemoteStacks
+from diag.sources.waits.collect import WaitReader
+
+SOURCE = "ray"
+_MOST_WORKERS = 64  # whose stacks are read
+_MOST_WAITS = 12  # whose sockets are looked at
+_STACK_SECONDS = 0.5
+_WAIT_SECONDS = 0.2
+_IDLE = "main_loop"  # where a worker waits for its next task: ray/_private/worker.py
+
+
+class RayReader:
+    """Reads memory and /proc alone: nothing stops, and Ray is not asked. Raises nothing."""
+
+    def __init__(self, session: Session, driver: int | None = None) -> None:
+        """`driver`: the job's; None for whichever there are."""
+        self.session, self._driver = session, driver
+        self._stacks = RemoteStacks(session.proc)
+        self._files = [Growing(f"{session.logs}/{name}") for name in ("raylet.out", "gcs_server.out")]
+
+    def sample(self) -> Payload:
+        session, members = self.session, self.session.members()
+        drivers = [pid for pid in members.drivers if self._driver in (None, pid)] or list(members.drivers)
+        workers = session.workers_of(drivers[0], members) if len(drivers) == 1 else list(members.workers)
+        stacks = {pid: self._stacks.dump(pid, _STACK_SECONDS) for pid in [*drivers, *workers[:_MOST_WORKERS]]}
+        waits: dict[int, Payload] = {}
+        for pid in [*drivers, *(pid for pid in workers if _works(stacks.get(pid, {})))][:_MOST_WAITS]:
+            waits[pid] = WaitReader(pid, session.proc).sample(_WAIT_SECONDS)
+        known = {*drivers, *workers}
+        services = {other for read in waits.values() for other in _strangers(read)} - known
+        for pid in sorted(services)[:_MOST_WAITS]:
+            stacks[pid] = self._stacks.dump(pid, _STACK_SECONDS)
+            waits[pid] = WaitReader(pid, session.proc).sample(_WAIT_SECONDS)  # and what it has started
+        daemons = [
+            pid for pid in (session.raylet, *descendants(session.raylet, session.proc)) if pid not in known
+        ]
+        self._stacks.keep_only({*known, *services})
+        for file in self._files:
+            file.read()
+        return {
+            "session": session.folder,
+            "drivers": self._titles(drivers),
+            "workers": self._titles(workers),
+            "daemons": self._titles(pid for pid in daemons if pid not in services),
+            "services": self._titles(sorted(services)),
+            "ended": {str(pid): name for pid, name in members.names.items() if pid not in known},
+            "stacks": {str(pid): one for pid, one in stacks.items() if "failed" not in one},
+            "waits": {str(pid): one for pid, one in waits.items()},
+            "status": last_status(f"{session.logs}/monitor.log"),
+            "lines": [line for file in self._files for line in file.lines],
+        }
+
+    def _titles(self, pids: Iterable[int]) -> dict[str, str]:
+        """Of those that still live."""
+        proc = self.session.proc
+        words = {pid: [word for word in read_argv(pid, proc) if word] for pid in pids}
+        return {str(pid): " ".join(redacted(argv))[:200] for pid, argv in words.items() if argv}
+
+    def close(self) -> None:
+        self._stacks.close()
+
+
+def _works(stack: Payload) -> bool:
+    """It is somewhere else than in Ray's loop that waits for tasks, as far as could be read."""
+    codes: list[Any] = stack.get("codes", [])
+    frames = [thread["frames"] for thread in stack.get("threads", ()) if thread["id"] == stack["pid"]]
+    return not frames or len(frames[0]) < 2 or not str(codes[frames[0][-2]][0]).endswith(_IDLE)
+
+
+def _strangers(read: Payload) -> list[int]:
+    return [int(pid) for pid, row in read["processes"].items() if not row["job"]]
