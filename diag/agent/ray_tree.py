@@ -5,10 +5,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diag.launch.launchers.secrets import redacted
 from diag.sources import ray
-from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree
+from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree, read_argv
+from diag.text.errors import DiagError
 
+_SHOWN = 100  # letters of a command
 _MOST_ASKED = 64  # processes below the root, the nearest first: a driver is among them
+
+
+def driver_on_this_machine(proc: Path = PROC) -> int:
+    """Its pid. Raises DiagError where Ray does not run here, or not for one driver alone."""
+    sessions = [*ray.sessions(proc)]
+    drivers = [pid for session in sessions for pid in session.members().drivers]
+    if len(drivers) == 1:
+        return drivers[0]
+    if not sessions:
+        raise DiagError(
+            "Ray does not run on this machine: no process of it (raylet) was found",
+            hint="run this on the node of the driver; in a container, in the same one",
+            exit_code=2,
+        )
+    if not drivers:
+        raise DiagError(
+            f"Ray runs here (raylet, pid {sessions[0].raylet}), and no driver on this machine is connected to it",
+            hint="run this on the node of the driver (of `ray job submit` that is the head node), after its ray.init",
+            exit_code=2,
+        )
+    words = {
+        pid: " ".join(redacted([word for word in read_argv(pid, proc) if word]))[:_SHOWN] for pid in drivers
+    }
+    raise DiagError(
+        f"{len(drivers)} drivers run on Ray here, and none was chosen: "
+        + "; ".join(f"pid {pid} ({command})" for pid, command in words.items()),
+        hint=" or ".join(f"diag watch --pid {pid}" for pid in drivers),
+        exit_code=2,
+    )
 
 
 class RayTree(Tree):

@@ -81,7 +81,7 @@ class RankDiedDetector(Detector):
         if left:
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
-        how, cause = self._how(root)
+        how, cause = _by_ray(root, job) or self._how(root)
         last = heard(root, job, alone=_alone(root, dead))
         again = is_earlier((root.rank,), root.exited_at or now, job)
         after = _after(root, job, now) + attempt_of((root.rank,), root.exited_at or now, job)
@@ -101,7 +101,7 @@ class RankDiedDetector(Detector):
             since=root.exited_at or now,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
             advice=_advice("oom_kill" if for_memory else cause, root, explained, last, _lost_it(root, dead)),
-            evidence=tuple(_evidence(root, now, last)),
+            evidence=(*_evidence(root, now, last), *_said_by_ray(root, job)),
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
@@ -135,6 +135,29 @@ class RankDiedDetector(Detector):
         named = filter(None, map(_WORKER_KILLED.search, rank.tail))
         pids = {int(pid) for match in named for pid in re.findall(r"\d+", match[0])}
         return not pids.isdisjoint(self._killed) or self._for_memory(rank)
+
+
+# What Ray's own logs report of a worker's end.
+_BY_RAY = {
+    "killed": (
+        "was ended by Ray: ray.kill was called on its actor, or no handle to it was left",
+        "ray_killed",
+    ),
+    "memory": ("was killed by Ray, whose monitor found the node low on memory", "ray_memory"),
+    "job_over": (
+        "was ended by Ray, after its driver or whoever had started its actor had ended",
+        "ray_job_over",
+    ),
+}
+
+
+def _by_ray(rank: RankView, job: JobView) -> tuple[str, str] | None:
+    death = job.ray.deaths.get(rank.placement.pid)
+    if death is None or death.how not in _BY_RAY:
+        return None
+    how, cause = _BY_RAY[death.how]
+    again = "; Ray starts the actor again" if death.restarts else ""
+    return f"{how}{again}", cause
 
 
 def _alone(root: RankView, dead: list[RankView]) -> bool:
@@ -243,6 +266,12 @@ def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator
     lines = lines[-8:]
     if lines:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
+
+
+def _said_by_ray(rank: RankView, job: JobView) -> Iterator[Evidence]:
+    death = job.ray.deaths.get(rank.placement.pid)
+    if death is not None:
+        yield Evidence("ray", death.line, rank.exited_at or job.ray.at, rank.rank)
 
 
 def _lost_it(root: RankView, dead: list[RankView]) -> bool:

@@ -9,7 +9,7 @@ from diag.sources import ray
 from diag.sources.host.process_tree import Tree
 from diag.state.view import JobView
 
-_SECONDS, _CLOSER_SECONDS = 10.0, 5.0
+_SECONDS, _CLOSER_SECONDS = 20.0, 10.0
 _SEARCH_SECONDS = 10.0
 
 
@@ -23,6 +23,7 @@ class RaySampler(NodeSampler):
         self._node = node
         self._reader: ray.RayReader | None = None
         self._closer = False
+        self._ended = 0  # ranks
         self._searched_at = -_SEARCH_SECONDS
 
     @classmethod
@@ -31,6 +32,14 @@ class RaySampler(NodeSampler):
 
     def tend(self, closer: bool, job: JobView) -> None:
         self._closer = closer
+        ended = sum(not one.alive for one in job.ranks.values())
+        if ended > self._ended and self._reader is not None:
+            self.wake()  # Ray's logs may say why
+        self._ended = ended
+
+    def finish(self) -> None:
+        if self._reader is not None:
+            self.read(self.what, ray.SOURCE, self._reader.sample)
 
     def sample(self) -> None:
         reader = self._found()

@@ -11,7 +11,7 @@ from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Note, Verdict, others
 from diag.detectors.hang.wait_text import format_chain
 from diag.model import Confidence
-from diag.model.observations import RayDemand, RayProcess, ThreadStack
+from diag.model.observations import Frame, RayDemand, RayProcess, ThreadStack
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.ray import RayChain, at_work, in_loop, place_of
@@ -21,7 +21,9 @@ from diag.text.units import format_number, format_path, format_ranks
 
 _FRESH_SECONDS = 60.0  # ours: readings come every 5 to 10 s
 _SHOWN = 3
+_IN_BYTES = ("memory", "object_store_memory")
 _COMMAND = 60
+_FRAMES = 5
 _DECORATORS = ("wrapper", "auto_init_wrapper")  # around ray.get, ray 2.x
 
 
@@ -133,10 +135,11 @@ def _words(chain: RayChain, job: JobView) -> str:
     """For whom the first one waits, and on to the end."""
     whom = [_named(one, job) for one in chain.steps[1:]]
     if chain.end == "pending":
-        what = " and for ".join(map(_demand, chain.demands[:_SHOWN]))
+        totals = {name: most for name, _, most in (job.ray.seen.totals if job.ray.seen is not None else ())}
+        what = " and for ".join(_demand(one) + _lacks(one, totals) for one in chain.demands[:_SHOWN])
         more = f" and {len(chain.demands) - _SHOWN} more" if len(chain.demands) > _SHOWN else ""
         return ", which waits ".join(
-            [f"for {one}" for one in whom] + [f"for {what}{more}, which Ray has not placed"]
+            [f"for {one}" for one in whom] + [f"for {what}{more}: Ray has not placed it"]
         )
     text = ", which waits for ".join(whom)
     waits = chain.waits
@@ -183,8 +186,36 @@ def _demand(one: RayDemand) -> str:
     return f"{what} {_shape(shapes[0]) if shapes else 'nothing'}"
 
 
+def _lacks(one: RayDemand, totals: dict[str, float]) -> str:
+    """What the whole cluster does not have, used or free. Memory is not among what the status counts in numbers.
+
+    >>> _lacks(RayDemand(True, ((("CPU", 2.0),),) * 3), {"CPU": 4.0})
+    ' (CPU: 6 in all, and the cluster has 4)'
+    >>> _lacks(RayDemand(False, ((("judge", 1.0),),)), {"CPU": 4.0}), _lacks(RayDemand(False, ((("CPU", 1.0),),)), {"CPU": 4.0})
+    (' (the cluster has no judge)', '')
+    """
+    needs: dict[str, float] = {}
+    for name, amount in (pair for bundle in one.shape for pair in bundle):
+        if totals and name not in _IN_BYTES and not name.startswith("node:"):
+            needs[name] = needs.get(name, 0.0) + amount
+    lacks = [
+        f"{name}: {format_number(amount)} in all, and the cluster has {format_number(totals[name])}"
+        if name in totals
+        else f"the cluster has no {name}"
+        for name, amount in needs.items()
+        if amount > totals.get(name, 0.0)
+    ]
+    return f" ({'; '.join(lacks)})" if lacks else ""
+
+
 def _shape(needs: Iterable[tuple[str, float]]) -> str:
     return "{" + ", ".join(f"{name}: {format_number(amount)}" for name, amount in needs) + "}"
+
+
+def _told(thread: ThreadStack) -> list[Frame]:
+    """The innermost frames, without Ray's decorators."""
+    frames = [one for one in thread.frames if one.function.rpartition(".")[2] not in _DECORATORS]
+    return frames[-_FRAMES:]
 
 
 def _notes(chain: RayChain, job: JobView) -> Iterator[Note]:
@@ -192,7 +223,7 @@ def _notes(chain: RayChain, job: JobView) -> Iterator[Note]:
         thread = at_work(one)
         if thread is not None and thread.frames:
             who = "driver" if one.kind == "driver" else one.task
-            inner = " < ".join(format_frame(frame, job.run.cwd) for frame in reversed(thread.frames[-4:]))
+            inner = " < ".join(format_frame(frame, job.run.cwd) for frame in reversed(_told(thread)))
             yield Note("ray", f"{who}, pid {one.pid}: {inner}")
     totals = job.ray.seen.totals if job.ray.seen is not None else ()
     if chain.end == "pending" and totals:

@@ -6,6 +6,6 @@ what it has not placed and of workers that ended. Ray itself is never asked, and
 
 from diag.sources.ray.collect import SOURCE, RayReader
 from diag.sources.ray.parse import parse
-from diag.sources.ray.sessions import Session, session_of
+from diag.sources.ray.sessions import Session, session_of, sessions
 
-__all__ = ["SOURCE", "RayReader", "Session", "parse", "session_of"]
+__all__ = ["SOURCE", "RayReader", "Session", "parse", "session_of", "sessions"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from diag.launch.launchers.secrets import redacted
@@ -18,6 +18,7 @@ _MOST_WORKERS = 64  # whose stacks are read
 _MOST_WAITS = 12  # whose sockets are looked at
 _STACK_SECONDS = 0.5
 _WAIT_SECONDS = 0.2
+_RAN_NS = 10_000_000  # within that time: 5 % of a core
 _IDLE = "main_loop"  # where a worker waits for its next task: ray/_private/worker.py
 
 
@@ -36,13 +37,13 @@ class RayReader:
         workers = session.workers_of(drivers[0], members) if len(drivers) == 1 else list(members.workers)
         stacks = {pid: self._stacks.dump(pid, _STACK_SECONDS) for pid in [*drivers, *workers[:_MOST_WORKERS]]}
         waits: dict[int, Payload] = {}
-        for pid in [*drivers, *(pid for pid in workers if _works(stacks.get(pid, {})))][:_MOST_WAITS]:
-            waits[pid] = WaitReader(pid, session.proc).sample(_WAIT_SECONDS)
+        for pid in [pid for pid in workers if _works(stacks.get(pid, {}))][:_MOST_WAITS]:
+            waits[pid] = self._waits(pid, stacks[pid])
         known = {*drivers, *workers}
         services = {other for read in waits.values() for other in _strangers(read)} - known
         for pid in sorted(services)[:_MOST_WAITS]:
             stacks[pid] = self._stacks.dump(pid, _STACK_SECONDS)
-            waits[pid] = WaitReader(pid, session.proc).sample(_WAIT_SECONDS)  # and what it has started
+            waits[pid] = self._waits(pid, stacks[pid])  # and those of what it has started
         daemons = [
             pid for pid in (session.raylet, *descendants(session.raylet, session.proc)) if pid not in known
         ]
@@ -62,6 +63,17 @@ class RayReader:
             "lines": [line for file in self._files for line in file.lines],
         }
 
+    def _waits(self, pid: int, stack: Payload) -> Payload:
+        """Without the threads of C++ that Ray and torch have in each process, as long as they rest."""
+        read = WaitReader(pid, self.session.proc).sample(_WAIT_SECONDS)
+        python = {str(thread["id"]) for thread in stack.get("threads", ())}
+        for number, row in read["processes"].items():
+            threads = row["threads"]
+            kept = {tid for tid in threads if tid == number or tid in python or _ran(threads[tid])}
+            row["threads"] = {tid: one for tid, one in threads.items() if tid in kept}
+        read["objects"] = _needed(read)
+        return read
+
     def _titles(self, pids: Iterable[int]) -> dict[str, str]:
         """Of those that still live."""
         proc = self.session.proc
@@ -77,6 +89,35 @@ def _works(stack: Payload) -> bool:
     codes: list[Any] = stack.get("codes", [])
     frames = [thread["frames"] for thread in stack.get("threads", ()) if thread["id"] == stack["pid"]]
     return not frames or len(frames[0]) < 2 or not str(codes[frames[0][-2]][0]).endswith(_IDLE)
+
+
+def _ran(thread: dict[str, Any]) -> bool:
+    """Or was in no wait that ends by itself in no time."""
+    before, now = thread.get("before", {}).get("schedstat", ""), thread.get("schedstat", "")
+    spent = [int(one.split()[0]) for one in (before, now) if one]
+    state = str(thread.get("stat", "")).rpartition(") ")[2][:1]
+    return state != "S" or len(spent) < 2 or spent[1] - spent[0] > _RAN_NS
+
+
+def _needed(read: Payload) -> dict[str, Any]:
+    """The objects that the kept threads wait for, and those that these name."""
+    known: dict[str, Any] = read["objects"]
+    todo = [
+        one["object"]
+        for row in read["processes"].values()
+        for one in row["threads"].values()
+        if "object" in one
+    ]
+    for key in todo:  # grows
+        todo += [name for name in _words(known.get(key)) if name in known and name not in todo]
+    return {key: known[key] for key in dict.fromkeys(todo) if key in known}
+
+
+def _words(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _words(one)
 
 
 def _strangers(read: Payload) -> list[int]:

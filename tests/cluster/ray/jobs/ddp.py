@@ -1,5 +1,5 @@
 """Data-parallel training in Ray actors, gloo between them, as Ray Train does it. FAULT=skip: one actor has less data and
-leaves out the last collectives. Runs until it is stopped or STEPS are done."""
+leaves out the last collectives. FAULT=kill: the driver ends one actor by ray.kill. Runs until it is stopped or STEPS are done."""
 
 import os
 
@@ -46,7 +46,11 @@ def main():
     trainers = [Trainer.remote() for _ in range(2)]
     address = ray.get(trainers[0].address.remote())
     ray.get([one.setup.remote(rank, 2, address) for rank, one in enumerate(trainers)])
-    ray.get([one.fit.remote(steps, fault) for one in trainers])
+    fits = [one.fit.remote(steps, fault) for one in trainers]
+    if fault == "kill":
+        ray.wait(fits, timeout=8)
+        ray.kill(trainers[SHORT])
+    ray.get(fits)
     print("done", flush=True)
 
 
