@@ -65,7 +65,7 @@ class Ray(Reducer):
         if fact.demands != self._pending[0]:
             self._pending = fact.demands, at
 
-    def of(self, pid: int) -> RayProcess | None:
+    def process(self, pid: int) -> RayProcess | None:
         return next((one for one in self.of_kind("driver", "worker", "service") if one.pid == pid), None)
 
     def of_kind(self, *kinds: str) -> Iterator[RayProcess]:

@@ -44,7 +44,7 @@ def without_idle(alive: list[RankView], job: JobView) -> list[RankView]:
 
 
 def _is_driver_that_waits(rank: RankView, job: JobView) -> bool:
-    driver = job.ray.of(rank.placement.pid)
+    driver = job.ray.process(rank.placement.pid)
     return driver is not None and driver.kind == "driver" and _in_ray(rank.judged)
 
 
@@ -91,7 +91,7 @@ def with_ray(verdict: Verdict, job: JobView) -> Verdict:
         return replace(
             verdict, klass="peer_not_joined", cause="ray_actor_left", words=words, chain=None, blamed_child=None, reason=None,
         )  # fmt: skip
-    actor = job.ray.of(first.placement.pid)
+    actor = job.ray.process(first.placement.pid)
     if actor is None or len(ranks) != 1 or not _in_ray(first.judged):
         return verdict
     joined = [one.placement.pid for one in job.ranks.known(verdict.waiting)]
@@ -145,7 +145,7 @@ def _words(chain: RayChain, job: JobView) -> str:
     waits = chain.waits
     assert waits is not None
     text = f"for {text}, which {format_chain(waits, '').strip()}"
-    last = job.ray.of(waits.last.process.pid)
+    last = job.ray.process(waits.last.process.pid)
     if last is not None and last.pid != chain.last.pid and (place := _place(last, job)):
         text += f", in {place}"
     return text
@@ -165,7 +165,7 @@ def _place(process: RayProcess, job: JobView) -> str:
 
 
 def _actor(rank: RankView, job: JobView) -> str:
-    actor = job.ray.of(rank.placement.pid)
+    actor = job.ray.process(rank.placement.pid)
     name = f"the actor {actor.name}" if actor is not None and actor.name else "its actor"
     return f"{name} (pid {rank.placement.pid}) runs no method: its last call has returned, and it waits for the next one"
 

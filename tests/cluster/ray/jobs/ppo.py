@@ -1,8 +1,10 @@
 """The shape of a PPO job: a driver that calls a rollout actor and two trainer actors (gloo between them) in turn, and a
-reward service on HTTP that the rollout asks. FAULT=reward: from its 6th request on the service does not answer."""
+reward service on HTTP that the rollout asks. FAULT=reward: from its 6th request on the service does not answer. FAULT=slow, which is none: once the rollout computes for
+100 s."""
 
 import http.server
 import json
+import math
 import os
 import subprocess
 import sys
@@ -46,7 +48,9 @@ class Rollout:
         self.url = f"http://127.0.0.1:{port}/reward"
 
     def generate(self, step):
-        time.sleep(0.2)
+        until = time.monotonic() + (100 if os.environ.get("FAULT") == "slow" and step == 4 else 0.2)
+        while time.monotonic() < until:
+            math.sqrt(step)
         return self.score([f"answer {step}.{number}" for number in range(4)])
 
     def score(self, answers):
