@@ -235,6 +235,11 @@ class RankFinder:
         self._lone = (pid, known.ticks)
         return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
+    def drives_ray(self, pid: int) -> bool:
+        """It is a driver of Ray's that has not loaded torch: whoever trains is an actor."""
+        driver = self._tree.driver if isinstance(self._tree, RayTree) else None
+        return driver == pid and not loads_torch(pid, self._proc)
+
     def spawned(self, pid: int) -> int:
         """How many processes below it multiprocessing has started that load torch: mp.spawn's ranks, perhaps."""
         below = Tree(pid, self._proc).scan(full=True)

@@ -39,6 +39,7 @@ class RankSearch:
     hooked: bool
     _since: float = field(default_factory=time.monotonic)
     _has_failed: bool = False
+    _told_driver: bool = False
     _lone_at: float = 0.0  # when it is looked next whether there is a process without ranks
 
     def period(self) -> float:
@@ -83,7 +84,14 @@ class RankSearch:
         if self.finder.take_rank_alone():
             return  # the next scan finds them
         lone = self.finder.sole_process()
-        if lone is not None:
+        if lone is not None and self.finder.drives_ray(lone.placement.pid):
+            if not self._told_driver:
+                self.talk(
+                    f"diag: pid {lone.placement.pid} is the driver of a job on Ray, and no rank; no actor has joined a process "
+                    "group yet"
+                )
+            self._told_driver = True
+        elif lone is not None:
             self.talk(
                 f"diag: no ranks found below CMD after {format_seconds(waited)} (no RANK and LOCAL_RANK in any process, "
                 f"and none has joined a process group); watching pid {lone.placement.pid} as rank 0"

@@ -53,6 +53,11 @@ class RayTree(Tree):
         self._looks = 0
         self._session: tuple[ray.Session, int] | None = None
 
+    @property
+    def driver(self) -> int | None:
+        """Of Ray, where the root is one or has one below it."""
+        return None if self._session is None else self._session[1]
+
     def scan(self, full: bool = False) -> tuple[int, ...]:
         below = super().scan(full)
         if self._looks % FULL_SCAN_EVERY == 0:

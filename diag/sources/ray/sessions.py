@@ -51,7 +51,7 @@ class Session:
                 names[pid] = match["worker"]
                 if process.parent == self.raylet:
                     workers.append(pid)
-            elif holds(pid, f"{self.logs}/{match[0]}", self.proc):
+            elif not _is_of_ray(pid, self.proc) and holds(pid, f"{self.logs}/{match[0]}", self.proc):
                 drivers.append(pid)
                 names[pid] = match["worker"]
         return Members(tuple(sorted(drivers)), tuple(sorted(workers)), names)
@@ -112,6 +112,15 @@ def sessions(proc: Path = PROC) -> Iterator[Session]:
 def holds(pid: int, path: str, proc: Path = PROC) -> bool:
     """Whether it has this file open."""
     return any(link == path for link in _links(pid, proc))
+
+
+def _is_of_ray(pid: int, proc: Path) -> bool:
+    """A program of Ray's own, as its dashboard, which connects to it as a driver does."""
+    words = read_argv(pid, proc)
+    return words[:1] != [] and (
+        words[0].startswith("ray::")
+        or any("/site-packages/ray/" in word for word in words[1:4] if word.endswith(".py"))
+    )
 
 
 def _of_raylet(pid: int, proc: Path) -> Session | None:

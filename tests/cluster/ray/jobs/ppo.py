@@ -1,6 +1,6 @@
 """The shape of a PPO job: a driver that calls a rollout actor and two trainer actors (gloo between them) in turn, and a
-reward service on HTTP that the rollout asks. FAULT=reward: from its 6th request on the service does not answer. FAULT=slow, which is none: once the rollout computes for
-100 s."""
+reward service on HTTP that the rollout asks. FAULT=reward: from its 6th request on the service does not answer.
+FAULT=slow, which is none: once the rollout computes for 100 s."""
 
 import http.server
 import json
