@@ -18,7 +18,9 @@ pytest.importorskip("torch", reason="needs torch (requirements/job.txt)")
 
 
 def held_up(job: Job, seconds: float) -> dict[str, Any]:
-    return job.until(lambda: job.opened("hang", "held-up"), seconds)
+    change = job.until(job.hang, seconds)
+    finding: dict[str, Any] = change["finding"]
+    return finding
 
 
 def test_actor_whose_method_has_returned_is_named(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_actor_that_the_driver_killed_is_no_culprit(tmp_path: Path) -> None:
         died = job.opened("rank-died")
 
     assert died is not None
-    assert (died["cause"], died["ranks"]) == ("ray_killed", [1])
+    assert (died["finding"]["cause"], died["finding"]["ranks"]) == ("ray_killed", [1])
 
 
 @pytest.mark.parametrize(("name", "steps"), [("ddp", "150"), ("ppo", "20"), ("placement", "20")])
