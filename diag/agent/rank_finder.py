@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.agent.group_reports import BY_GROUP, GroupReport, GroupReports, members, named
+from diag.agent.own_variables import OwnVariables
 from diag.agent.ray_tree import RayTree
 from diag.launch.launchers import (
     Environment,
@@ -37,13 +37,10 @@ from diag.sources.host.process_tree import (
     read_process,
     read_raw,
 )
-from diag.sources.stacks.remote_stack.environ import live_environ
 
 # A shell with a rank's variables sets up its environment before it starts Python: 3 s of the hub's quick
 # scans. Ours.
 _SHELL_SCANS = 12
-# Until a process of a job that diag came to is found to have a rank's variables: 1 ms each. Ours.
-_INSIDE_SECONDS, _LONGEST_INSIDE_SECONDS = 1.0, 10.0
 TASKS = ("slurm", "openmpi", "pmi")  # launchers that number whatever they start
 
 
@@ -100,7 +97,7 @@ class RankFinder:
         self._proc = proc
         self._tree = RayTree(where, proc) if isinstance(where, int) else where
         self._unhooked = unhooked
-        self._inside: dict[int, tuple[int, float]] = {}  # how often its memory was asked, and when next
+        self._own = OwnVariables(proc)
         self._given: set[str] | None = None  # RANK of the job's root; None: RANK alone makes no rank
         self._asked: frozenset[int] = frozenset()  # members of a group whose environment was compared with it
         self._counted = 0  # of ranks whose environment does not say how many there are
@@ -348,7 +345,7 @@ class RankFinder:
             self._known.setdefault(key, None)
             return None
         identity = self._identify(env)
-        if identity is None and (self._unhooked or pid in self._beside()) and (own := self._set_inside(pid)):
+        if identity is None and (self._unhooked or pid in self._beside()) and (own := self._own.of(key)):
             identity = self._identify(own)
         self._known[key] = identity
         return identity
@@ -356,17 +353,6 @@ class RankFinder:
     def _beside(self) -> frozenset[int]:
         """Processes of the job that are not below its root: the hook is in none of them."""
         return self._tree.beside if isinstance(self._tree, RayTree) else frozenset()
-
-    def _set_inside(self, pid: int) -> dict[str, str] | None:
-        """What it has in its environment now, of a Python process with torch; asked less and less often."""
-        times, due = self._inside.get(pid, (0, 0.0))
-        now = time.monotonic()
-        if now < due:
-            return None
-        self._inside[pid] = times + 1, now + min(_INSIDE_SECONDS * 1.5**times, _LONGEST_INSIDE_SECONDS)
-        if not is_python(pid, self._proc) or not loads_torch(pid, self._proc):
-            return None
-        return live_environ(pid, self._proc)
 
     def _identify(self, env: Environment) -> Identity | None:
         identity = identify(env)
@@ -384,7 +370,7 @@ class RankFinder:
             if (process := read_process(key[0], self._proc)) is not None and process.ticks == key[1]
         }
         self._known = {key: identity for key, identity in self._known.items() if key in alive}
-        self._inside = {pid: one for pid, one in self._inside.items() if any(key[0] == pid for key in alive)}
+        self._own.keep_only(alive)
         self._waited = {key: scans for key, scans in self._waited.items() if key in alive}
         self._inner &= alive
 
@@ -392,8 +378,8 @@ class RankFinder:
         self, pid: int, ticks: int, who: Identity, *, distributed: bool = True, by: GroupReport | None = None
     ) -> Found:
         env = {**(read_environ(pid, self._proc) or {}), **(by.variables if by is not None else {})}
-        if by is None and pid in self._inside:
-            env |= live_environ(pid, self._proc) or {}
+        if by is None:
+            env |= self._own.known(pid)
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
         group, thread = (0, ()) if by is None else (by.number, by.thread)

@@ -10,6 +10,7 @@ from diag.sources import ray
 from diag.sources.host.process_tree import FULL_SCAN_EVERY, PROC, Tree, read_argv
 from diag.text.errors import DiagError
 
+_SELDOM = 360  # scans: a job without Ray is asked for it half-hourly
 _SHOWN = 100  # letters of a command
 _MOST_ASKED = 64  # processes below the root, the nearest first: a driver is among them
 
@@ -50,7 +51,7 @@ class RayTree(Tree):
         super().__init__(pid, root)
         self.beside: frozenset[int] = frozenset()
         self._proc = root
-        self._looks = 0
+        self._scanned, self._look_at = 0, 1
         self._session: tuple[ray.Session, int] | None = None
 
     @property
@@ -60,9 +61,11 @@ class RayTree(Tree):
 
     def scan(self, full: bool = False) -> tuple[int, ...]:
         below = super().scan(full)
-        if self._looks % FULL_SCAN_EVERY == 0:
+        self._scanned += 1
+        if self._scanned >= self._look_at:
             self._find((self.pid, *below))
-        self._looks += 1
+            rarer = FULL_SCAN_EVERY if self._session is not None else max(FULL_SCAN_EVERY, self._scanned // 2)
+            self._look_at = self._scanned + min(rarer, _SELDOM)
         if self._session is None:
             return below
         session, driver = self._session

@@ -129,8 +129,7 @@ class Ray(Reducer):
 
 def between_calls(process: RayProcess) -> bool:
     """A worker that waits for its next task: by its title, or where that names a function or an actor alone, by its stack."""
-    main = process.main
-    return not process.method and (not process.name or main is None or in_loop(main))
+    return not process.method and (not process.name or at_work(process) is None)
 
 
 def in_loop(thread: ThreadStack) -> bool:

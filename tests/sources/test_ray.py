@@ -8,6 +8,7 @@ import pytest
 
 from diag.model import Record
 from diag.model.observations import RayDeath, RayDemand, RaySeen
+from diag.sources.host.job_files import Files
 from diag.sources.ray import SOURCE, Session, parse
 from diag.sources.ray.logs import Growing, last_status
 from diag.sources.ray.sessions import session_of, sessions
@@ -110,26 +111,30 @@ def test_last_whole_status_counts(tmp_path: Path) -> None:
         f"{HEAD}{STATUS}{GROUP}\n{AUTOSCALER}{HEAD}{STATUS}{ACTOR}\n{AUTOSCALER}{HEAD}\nNode status"
     )
 
-    assert last_status(str(log)).endswith(ACTOR.strip())
-    assert last_status(str(tmp_path / "none")) == ""
+    assert last_status(str(log), Files()).endswith(ACTOR.strip())
+    assert last_status(str(tmp_path / "none"), Files()) == ""
 
 
 def test_lines_about_ends_are_kept_as_the_file_grows(tmp_path: Path) -> None:
     log = Growing(str(tmp_path / "raylet.out"))
-    log.read()
+    log.read(Files())
     assert log.lines == []
 
     with open(log.path, "w", encoding="utf-8") as file:
         file.write(f"raylet starts\n{KILLED[:60]}")
         file.flush()
-        log.read()
+        log.read(Files())
         file.write(f"{KILLED[60:]}\n")
-    log.read()
+    log.read(Files())
 
     assert log.lines == [KILLED]
 
 
 # --- who is of which session, by a folder like /proc
+
+
+def opens(pid: int, proc: Path) -> Files:
+    return Files()
 
 
 class Machine:
@@ -164,7 +169,7 @@ def test_driver_is_found_with_its_ray_also_where_that_was_started_before(machine
     machine.process(60, "python", ["python", "ppo.py"], log=f"python-core-driver-01000000{'f' * 40}_60.log")
     machine.process(70, "ray::Trainer", ["ray::Trainer"], 50, log=f"python-core-worker-{WORKER}_70.log")
 
-    found = session_of((60,), machine.proc)
+    found = session_of((60,), machine.proc, opens)
 
     assert found == (Session(str(machine.session), 50), 60)
     members = found[0].members()
@@ -176,7 +181,7 @@ def test_ray_below_the_command_is_found_by_its_raylet(machine: Machine) -> None:
     machine.process(60, "python", ["python", "ppo.py"], log=f"python-core-driver-01000000{'f' * 40}_60.log")
     machine.raylet(50, parent=60)
 
-    assert session_of((60, 50), machine.proc) == (Session(str(machine.session), 50), 60)
+    assert session_of((60, 50), machine.proc, opens) == (Session(str(machine.session), 50), 60)
 
 
 def test_program_of_rays_own_that_connects_as_a_driver_does_is_none(machine: Machine) -> None:
@@ -184,7 +189,7 @@ def test_program_of_rays_own_that_connects_as_a_driver_does_is_none(machine: Mac
     own = ["python", "/opt/venv/lib/python3.11/site-packages/ray/dashboard/dashboard.py"]
     machine.process(61, "python", own, log=f"python-core-driver-01000000{'f' * 40}_61.log")
 
-    (session,) = sessions(machine.proc)
+    (session,) = sessions(machine.proc, opens)
 
     assert session.members().drivers == ()
 
@@ -195,7 +200,7 @@ def test_pid_of_an_ended_worker_that_another_process_has_now_is_no_worker(machin
     (machine.session / "logs" / f"python-core-worker-{WORKER}_70.log").touch()
     (machine.session / "logs" / f"python-core-worker-{OTHER}_71.log").touch()
 
-    (session,) = sessions(machine.proc)
+    (session,) = sessions(machine.proc, opens)
     members = session.members()
 
     assert members.workers == ()
@@ -214,7 +219,7 @@ def test_worker_of_another_drivers_job_is_left_out(machine: Machine) -> None:
             f":job_id:{job}\n:actor_name:A\n"
         )
 
-    (session,) = sessions(machine.proc)
+    (session,) = sessions(machine.proc, opens)
 
     assert (session.workers_of(60), session.workers_of(61)) == ([70], [71])
 
@@ -222,5 +227,5 @@ def test_worker_of_another_drivers_job_is_left_out(machine: Machine) -> None:
 def test_without_ray_nothing_is_found(machine: Machine) -> None:
     machine.process(60, "python", ["python", "train.py"])
 
-    assert session_of((60,), machine.proc) is None
-    assert [*sessions(machine.proc)] == []
+    assert session_of((60,), machine.proc, opens) is None
+    assert [*sessions(machine.proc, opens)] == []

@@ -28,8 +28,12 @@ _DECORATORS = ("wrapper", "auto_init_wrapper")  # around ray.get, ray 2.x
 
 
 def waits_for_a_task(rank: RankView) -> bool:
-    """Its process is a worker of Ray's that runs none now."""
-    return rank.judged is not None and in_loop(rank.judged)
+    """Its process is a worker of Ray's that runs none now, and no thread of it is in the program either: Ray Train trains in
+    one, and its main thread waits for questions."""
+    judged = rank.judged
+    if judged is None or rank.stack is None or not in_loop(judged):
+        return False
+    return not any(own_frames(one.frames) for one in rank.stack.threads if one is not judged)
 
 
 def without_idle(alive: list[RankView], job: JobView) -> list[RankView]:

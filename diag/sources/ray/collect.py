@@ -49,7 +49,7 @@ class RayReader:
         ]
         self._stacks.keep_only({*known, *services})
         for file in self._files:
-            file.read()
+            file.read(session.files)
         return {
             "session": session.folder,
             "drivers": self._titles(drivers),
@@ -59,7 +59,7 @@ class RayReader:
             "ended": {str(pid): name for pid, name in members.names.items() if pid not in known},
             "stacks": {str(pid): one for pid, one in stacks.items() if "failed" not in one},
             "waits": {str(pid): one for pid, one in waits.items()},
-            "status": last_status(f"{session.logs}/monitor.log"),
+            "status": last_status(f"{session.logs}/monitor.log", session.files),
             "lines": [line for file in self._files for line in file.lines],
         }
 

@@ -3,12 +3,14 @@ ended (raylet.out, gcs_server.out). Read by growth, the newest part of each at f
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from diag.sources.host.job_files import Files
+
 _STATUS = "======== Autoscaler status:"
+_NEXT = "autoscaler.py:"  # in the line behind a status, which shows that this is whole
 _STATUS_BYTES = 16 * 1024  # holds some ten of them; one is written every 5 s
 _FIRST_BYTES = 1 << 20  # of a log that was there before
 _MOST_LINES = 200
@@ -27,14 +29,12 @@ class Growing:
     _offset: int = -1
     _rest: str = ""
 
-    def read(self) -> None:
+    def read(self, files: Files) -> None:
         try:
-            with open(self.path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if self._offset < 0 or self._offset > size:
-                    self._offset = max(0, size - _FIRST_BYTES)
-                file.seek(self._offset)
-                data = file.read(_FIRST_BYTES)
+            size = files.stat(self.path).st_size
+            if self._offset < 0 or self._offset > size:
+                self._offset = max(0, size - _FIRST_BYTES)
+            data = files.read(self.path, _FIRST_BYTES, self._offset)
         except OSError:
             return
         self._offset += len(data)
@@ -43,19 +43,16 @@ class Growing:
         del self.lines[:-_MOST_LINES]
 
 
-def last_status(path: str) -> str:
+def last_status(path: str, files: Files) -> str:
     """The newest whole status of the cluster, as `ray status` prints it; empty where there is none."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _STATUS_BYTES))
-            text = file.read().decode(errors="replace")
+        size = files.stat(path).st_size
+        text = files.read(path, _STATUS_BYTES, max(0, size - _STATUS_BYTES)).decode(errors="replace")
     except OSError:
         return ""
-    blocks = [block.partition("autoscaler.py:")[0].rpartition("\n")[0] for block in text.split(_STATUS)[1:-1]]
-    last = text.split(_STATUS)[-1] if _STATUS in text else ""
-    if "Pending Demands:" in last and "autoscaler.py:" in last:  # followed by another line, so whole
-        blocks.append(last.partition("autoscaler.py:")[0].rpartition("\n")[0])
-    return blocks[-1].strip() if blocks else ""
+    blocks = text.split(_STATUS)[1:]
+    whole = [block for block in blocks if "Pending Demands:" in block and _NEXT in block]
+    return whole[-1].partition(_NEXT)[0].rpartition("\n")[0].strip() if whole else ""
 
 
 def demands_in(status: str) -> Iterator[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diag.sources.host.job_files import Files, JobFiles
 from diag.sources.host.process_tree import PROC, read_argv, read_process
+from diag.state.own_code import package_of
 
 # ray 2.60, of one session:
 #   python-core-driver-01000000ffffffffffffffffffffffffffffffffffffffffffffffff_5339.log
@@ -17,8 +19,12 @@ from diag.sources.host.process_tree import PROC, read_argv, read_process
 _CORE_LOG = re.compile(
     r"python-core-(?P<kind>driver|worker)-(?P<worker>[0-9a-f]{8,64})_(?P<pid>\d{1,9})\.log"
 )
-_MOST_FILES = 20_000
-_JOB_LINE = re.compile(r":job_id:([0-9a-f]{8})")  # the first line of a worker's output; before, it has no job
+_JOB_LINE = re.compile(
+    rb":job_id:([0-9a-f]{8})"
+)  # the first line of a worker's output; before, it has no job
+
+# Opens what a process names, with its rights and beneath its root.
+Opens = Callable[[int, Path], Files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,7 @@ class Session:
     folder: str
     raylet: int
     proc: Path = field(default=PROC, compare=False)
+    files: Files = field(default_factory=Files, compare=False, repr=False)
 
     @property
     def logs(self) -> str:
@@ -42,7 +49,7 @@ class Session:
         drivers: list[int] = []
         workers: list[int] = []
         names: dict[int, str] = {}
-        for match in _core_logs(self.logs):
+        for match in self._core_logs():
             pid = int(match["pid"])
             process = read_process(pid, self.proc)
             if process is None or process.state in "ZX":
@@ -51,7 +58,7 @@ class Session:
                 names[pid] = match["worker"]
                 if process.parent == self.raylet:
                     workers.append(pid)
-            elif not _is_of_ray(pid, self.proc) and holds(pid, f"{self.logs}/{match[0]}", self.proc):
+            elif not _is_of_ray(pid, self.proc) and _holds(pid, f"{self.logs}/{match[0]}", self.proc):
                 drivers.append(pid)
                 names[pid] = match["worker"]
         return Members(tuple(sorted(drivers)), tuple(sorted(workers)), names)
@@ -62,18 +69,24 @@ class Session:
         if len(members.drivers) < 2:
             return list(members.workers)
         job = members.job(driver)
-        return [pid for pid in members.workers if self.is_of_job(pid, members.names[pid], job)]
+        return [pid for pid in members.workers if self._is_of_job(pid, members.names[pid], job)]
 
-    def is_of_job(self, worker: int, name: str, job: str) -> bool:
-        """Whether a worker runs for this job of Ray's, or for none yet."""
+    def _is_of_job(self, worker: int, name: str, job: str) -> bool:
         for prefix in ("ffffffff", job):
             try:
-                with open(f"{self.logs}/worker-{name}-{prefix}-{worker}.out", encoding="utf-8") as file:
-                    found = _JOB_LINE.match(file.readline(80))
-            except (OSError, ValueError):
+                head = self.files.read(f"{self.logs}/worker-{name}-{prefix}-{worker}.out", 80)
+            except OSError:
                 continue
-            return found is None or found[1] == job
+            found = _JOB_LINE.match(head)
+            return found is None or found[1] == job.encode()
         return True
+
+    def _core_logs(self) -> list[re.Match[str]]:
+        try:
+            names = self.files.names(self.logs)
+        except OSError:
+            return []
+        return [found for name in names if (found := _CORE_LOG.fullmatch(name)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,41 +102,31 @@ class Members:
         return self.names.get(driver, "")[:8]
 
 
-def session_of(pids: Iterable[int], proc: Path = PROC) -> tuple[Session, int | None] | None:
+def session_of(
+    pids: Iterable[int], proc: Path = PROC, opens: Opens = JobFiles
+) -> tuple[Session, int | None] | None:
     """The session that these processes started or are drivers of, and the driver among them; the first that is found."""
     own = dict.fromkeys(pids)
     for pid in own:
-        if (session := _of_raylet(pid, proc)) is not None:
+        if (session := _of_raylet(pid, proc, opens)) is not None:
             drivers = [one for one in session.members().drivers if one in own]
             return session, drivers[0] if drivers else None
     for pid in own:
-        if (folder := _folder_of_driver(pid, proc)) and (raylet := _raylet_of(folder, proc)) is not None:
-            return raylet, pid
+        folder = _folder_of_driver(pid, proc)
+        found = (one for one in sessions(proc, opens) if one.folder == folder) if folder else iter(())
+        if (session := next(found, None)) is not None:
+            return session, pid
     return None
 
 
-def sessions(proc: Path = PROC) -> Iterator[Session]:
+def sessions(proc: Path = PROC, opens: Opens = JobFiles) -> Iterator[Session]:
     """All that run on this machine."""
-    for pid in _pids(proc):
-        if (session := _of_raylet(pid, proc)) is not None:
+    for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
+        if (session := _of_raylet(pid, proc, opens)) is not None:
             yield session
 
 
-def holds(pid: int, path: str, proc: Path = PROC) -> bool:
-    """Whether it has this file open."""
-    return any(link == path for link in _links(pid, proc))
-
-
-def _is_of_ray(pid: int, proc: Path) -> bool:
-    """A program of Ray's own, as its dashboard, which connects to it as a driver does."""
-    words = read_argv(pid, proc)
-    return words[:1] != [] and (
-        words[0].startswith("ray::")
-        or any("/site-packages/ray/" in word for word in words[1:4] if word.endswith(".py"))
-    )
-
-
-def _of_raylet(pid: int, proc: Path) -> Session | None:
+def _of_raylet(pid: int, proc: Path, opens: Opens) -> Session | None:
     process = read_process(pid, proc)
     if process is None or process.comm != "raylet" or process.state in "ZX":
         return None
@@ -131,12 +134,23 @@ def _of_raylet(pid: int, proc: Path) -> Session | None:
     for word in read_argv(pid, proc):
         name, equals, value = word.partition("=")
         if name == "--raylet_socket_name" and equals and value.startswith("/"):
-            return Session(value.rpartition("/sockets/")[0], pid, proc)
+            try:
+                return Session(value.rpartition("/sockets/")[0], pid, proc, opens(pid, proc))
+            except OSError:  # it ended
+                return None
     return None
 
 
-def _raylet_of(folder: str, proc: Path) -> Session | None:
-    return next((one for one in sessions(proc) if one.folder == folder), None)
+def _is_of_ray(pid: int, proc: Path) -> bool:
+    """A program of Ray's own, as its dashboard, which connects to it as a driver does."""
+    words = read_argv(pid, proc)
+    program = next((word for word in words[1:] if word.endswith(".py")), "")
+    return "".join(words[:1]).startswith("ray::") or package_of(program) == "ray"
+
+
+def _holds(pid: int, path: str, proc: Path) -> bool:
+    """Whether it has this file open."""
+    return any(link == path for link in _links(pid, proc))
 
 
 def _folder_of_driver(pid: int, proc: Path) -> str:
@@ -155,15 +169,3 @@ def _links(pid: int, proc: Path) -> Iterator[str]:
             yield os.readlink(f"{base}/{fd}")
     except OSError:
         return
-
-
-def _core_logs(folder: str) -> list[re.Match[str]]:
-    try:
-        names = os.listdir(folder)[:_MOST_FILES]
-    except OSError:
-        return []
-    return [found for name in names if (found := _CORE_LOG.fullmatch(name)) is not None]
-
-
-def _pids(proc: Path) -> list[int]:
-    return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
