@@ -68,13 +68,19 @@ class RankDiedDetector(Detector):
             self._killed[fact.pid] = fact.comm
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.failed]
+        dead = [
+            rank
+            for rank in (*job.ranks.values(), *job.ranks.past)
+            if rank.failed and not _is_over_for_ray(rank, job, now)
+        ]
+        if not dead:
+            return
         if all(_asked_to_end(rank, job) for rank in dead):
             return
         first = min(rank.exited_at or now for rank in dead)
         if now - first < _SETTLE_SECONDS and job.returncode is None:
             return
-        root = min(dead, key=lambda rank: _blame_order(rank, first))
+        root = min(dead, key=lambda rank: _blame_order(rank, first, job))
         if root.was_ended:
             return  # every death was a SIGTERM: somebody ended the job, no rank failed
         left = _left_before(root, job)
@@ -137,6 +143,10 @@ class RankDiedDetector(Detector):
         return not pids.isdisjoint(self._killed) or self._for_memory(rank)
 
 
+_RAY_COMM = "ray::"  # of a worker's process, Ray 2.x
+_READ_SECONDS = 30.0  # its logs are read within 20
+_OUTLIVED_SECONDS = 20.0  # ours: it ends one actor after the other
+
 # What Ray's own logs report of a worker's end.
 _BY_RAY = {
     "killed": (
@@ -149,6 +159,20 @@ _BY_RAY = {
         "ray_job_over",
     ),
 }
+
+
+def _is_over_for_ray(rank: RankView, job: JobView, now: float) -> bool:
+    """Ray ended its actor, as it does at the end of a training that went well (with exit code 1): it harms where the job fails,
+    or peers of it live on. Of a worker of Ray's its logs are read before anything is said."""
+    if job.returncode or rank.tree is None or not rank.tree.main.comm.startswith(_RAY_COMM):
+        return False
+    ago = now - (rank.exited_at or now)
+    death = job.ray.deaths.get(rank.placement.pid)
+    if death is None:
+        return job.ray.seen is not None and job.ray.at <= (rank.exited_at or now) and ago < _READ_SECONDS
+    if death.how not in ("killed", "job_over"):
+        return False
+    return ago < _OUTLIVED_SECONDS or not any(one.distributed for one in job.alive_ranks())
 
 
 def _by_ray(rank: RankView, job: JobView) -> tuple[str, str] | None:
@@ -215,11 +239,12 @@ def _asked_to_end(rank: RankView, job: JobView) -> bool:
     return asked is not None and ended is not None and ended >= asked - 0.5
 
 
-def _blame_order(rank: RankView, first: float) -> tuple[int, int, float]:
+def _blame_order(rank: RankView, first: float, job: JobView) -> tuple[int, int, float]:
     """Ended by the launcher < reports somebody else's loss < its own failure; then who was first."""
     cascade = any(CASCADE.search(line) for line in rank.tail)
     near = (rank.exited_at or first) - first < 1.0  # within a second the order of our looks means nothing
-    kind = 2 if rank.was_ended else 1 if cascade else 0
+    death = job.ray.deaths.get(rank.placement.pid)
+    kind = 2 if rank.was_ended or (death is not None and death.how == "job_over") else 1 if cascade else 0
     return (kind, 0 if near else 1, rank.exited_at or first)
 
 

@@ -73,6 +73,6 @@ def test_actor_that_was_killed_by_ray_is_no_culprit_of_its_own() -> None:
     assert any("Received KillLocalActor RPC" in one.excerpt for one in died.evidence if one.kind == "ray")
 
 
-@pytest.mark.parametrize("name", ["ddp-healthy", "placement-healthy", "slow-rollout"])
+@pytest.mark.parametrize("name", ["ddp-healthy", "placement-healthy", "slow-rollout", "train-healthy"])
 def test_healthy_jobs_give_nothing_also_where_a_rollout_computes_for_100_seconds(name: str) -> None:
     assert findings(name) == []

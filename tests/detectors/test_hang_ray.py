@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from diag.detectors import make_detectors
-from diag.model.observations import RankFound, RayDeath, RayDemand, RayProcess, RaySeen, ThreadStack
+from diag.model.observations import RankFound, RayDeath, RayDemand, RayProcess, RaySeen, RunEnded, ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from tests.facts import ALL_REDUCE, Story, found, frames, pid_of, stack, tree
 
@@ -240,3 +240,57 @@ def test_who_ended_an_actor_is_told_by_rays_logs(how: str, cause: str) -> None:
     assert (died.cause, died.ranks) == (cause, (1,))
     assert ("; Ray starts the actor again" in died.summary) is (how != "crashed")
     assert any(one.kind == "ray" and one.excerpt == "raylet says so" for one in died.evidence)
+
+
+def died(story: Story) -> list[str]:
+    return [one.cause for one in story.findings() if one.id == "rank-died"]
+
+
+def workers_of_ray(*deaths: RayDeath, world: int = 2) -> Story:
+    """Its ranks are seen to be workers, and rank 1 has just ended with exit code 1."""
+    story = Story(make_detectors(), world=world)
+    story.tell(RaySeen(None, "s", tuple(idle(rank) for rank in range(world))))
+    for rank in range(world):
+        comm = replace(tree(rank, 0.0).main, comm="ray::Trainer.fi")
+        story.tell(replace(tree(rank, 0.0), main=comm))
+    story.wait(1)
+    story.exit(1, code=1)
+    if deaths:
+        story.tell(RaySeen(None, "s", (), deaths=deaths))
+    return story
+
+
+def test_actors_that_ray_ends_after_a_training_that_went_well_have_not_died() -> None:
+    story = workers_of_ray(RayDeath(pid_of(0), "killed"), RayDeath(pid_of(1), "killed"))
+    story.exit(0, code=1)
+    story.wait(60)
+
+    assert died(story) == []
+
+
+def test_actor_that_ray_ended_while_its_peer_lives_on_is_told() -> None:
+    story = workers_of_ray(RayDeath(pid_of(1), "killed"))
+    story.wait(5)
+    assert died(story) == []
+    story.wait(20)
+
+    assert died(story) == ["ray_killed"]
+
+
+def test_actor_that_ray_ended_is_told_where_the_job_has_failed() -> None:
+    story = workers_of_ray(RayDeath(pid_of(0), "job_over"), RayDeath(pid_of(1), "killed"))
+    story.exit(0, code=1)
+    story.tell(RunEnded(None, 1))
+    story.wait(5)
+
+    assert died(story) == ["ray_killed"]
+
+
+def test_logs_of_ray_are_read_before_a_worker_is_said_to_have_failed() -> None:
+    story = workers_of_ray()
+    story.wait(5)
+    assert died(story) == []
+    story.tell(RaySeen(None, "s", ()))
+    story.wait(1)
+
+    assert died(story) == ["exit_1"]
