@@ -24,7 +24,7 @@ class RayChain:
     (several, all in calls among ranks), stands (the last one neither computes nor is it waiting in Ray; `waits`: for
     what, as the kernel shows), works (it may come to an end), or "" where that is not known.
 
-    `demands`: what Ray has not placed.
+    `demands`: what Ray has not placed. Then the last one may be an actor of coroutines of which no line is seen.
     """
 
     steps: tuple[RayProcess, ...]
@@ -90,8 +90,9 @@ class Ray(Reducer):
         inner = [one for one in left if waits_in_ray(one)]
         ends = [one for one in left if not waits_in_ray(one)]
         line = [first, *inner] if len(inner) == 1 else [first]
-        if not ends:
-            return self._without_anybody(line, joined)
+        unseen = [one for one in ends if _is_unseen(one) and not self.computes(one.pid)]
+        if len(unseen) == len(ends) <= 1:
+            return self._without_anybody([*line, *unseen], joined)
         if len(ends) > 1:
             return RayChain(tuple(line), "", self._since(line))
         return self._with_end([*line, *ends], ranks)
@@ -150,6 +151,11 @@ def waits_in_ray(process: RayProcess) -> bool:
     """It is in a call of Ray's, as ray.get, and not in its loop for tasks."""
     thread = at_work(process)
     return thread is not None and bool(thread.frames) and package_of(thread.frames[-1].file) == "ray"
+
+
+def _is_unseen(process: RayProcess) -> bool:
+    """It runs a method, and none of its threads is in the program: of coroutines that wait nothing is on a stack."""
+    return bool(process.method) and process.main is not None and at_work(process) is None
 
 
 def place_of(process: RayProcess) -> tuple[Frame | None, Frame | None]:

@@ -139,7 +139,19 @@ def test_which_of_two_methods_at_work_is_waited_for_is_not_guessed() -> None:
 def test_async_actor_of_which_no_line_is_seen_is_not_taken_for_idle() -> None:
     asynchronous = worker(61, "Server", "generate", *LOOP)
 
-    assert hangs(story_of(driver(*GET), asynchronous, idle(0), idle(1), demands=(JUDGE,), seconds=900)) == []
+    assert hangs(story_of(driver(*GET), asynchronous, idle(0), idle(1), seconds=900)) == []
+
+
+def test_what_is_not_placed_is_said_beside_a_controller_of_which_no_line_is_seen() -> None:
+    controller = worker(61, "TrainController", "run", *LOOP)
+    held = story_of(driver(*GET), controller, demands=(JUDGE,), ranks=0, lines=()).hang()
+
+    assert held.cause == "ray_has_no_room"
+    assert held.summary.endswith(
+        ": for TrainController.run (pid 61), and Ray has not placed an actor or task that needs {judge: 1} (the cluster has no judge)"
+    )
+    busy = replace(controller, waits=waits(61, Wait("running"), 0.9))
+    assert hangs(story_of(driver(*GET), busy, demands=(JUDGE,), ranks=0, lines=(), seconds=900)) == []
 
 
 def test_method_that_has_not_returned_is_named_with_its_line_after_five_minutes() -> None:

@@ -142,6 +142,8 @@ def _words(chain: RayChain, job: JobView) -> str:
         totals = {name: most for name, _, most in (job.ray.seen.totals if job.ray.seen is not None else ())}
         what = " and for ".join(_demand(one) + _lacks(one, totals) for one in chain.demands[:_SHOWN])
         more = f" and {len(chain.demands) - _SHOWN} more" if len(chain.demands) > _SHOWN else ""
+        if whom and at_work(chain.last) is None:
+            return f"for {', which waits for '.join(whom)}, and Ray has not placed {what}{more}"
         return ", which waits ".join(
             [f"for {one}" for one in whom] + [f"for {what}{more}: Ray has not placed it"]
         )

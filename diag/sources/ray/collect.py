@@ -37,7 +37,10 @@ class RayReader:
         workers = session.workers_of(drivers[0], members) if len(drivers) == 1 else list(members.workers)
         stacks = {pid: self._stacks.dump(pid, _STACK_SECONDS) for pid in [*drivers, *workers[:_MOST_WORKERS]]}
         waits: dict[int, Payload] = {}
-        for pid in [pid for pid in workers if _works(stacks.get(pid, {}))][:_MOST_WAITS]:
+        titles = self._titles(workers)
+        # an actor of coroutines runs a method while its main thread is in Ray's loop
+        at_work = [pid for pid in workers if "." in titles.get(str(pid), "") or _works(stacks.get(pid, {}))]
+        for pid in at_work[:_MOST_WAITS]:
             waits[pid] = self._waits(pid, stacks[pid])
         known = {*drivers, *workers}
         services = {other for read in waits.values() for other in _strangers(read)} - known
@@ -53,7 +56,7 @@ class RayReader:
         return {
             "session": session.folder,
             "drivers": self._titles(drivers),
-            "workers": self._titles(workers),
+            "workers": titles,
             "daemons": self._titles(pid for pid in daemons if pid not in services),
             "services": self._titles(sorted(services)),
             "ended": {str(pid): name for pid, name in members.names.items() if pid not in known},

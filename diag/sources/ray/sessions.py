@@ -35,6 +35,7 @@ class Session:
     raylet: int
     proc: Path = field(default=PROC, compare=False)
     files: Files = field(default_factory=Files, compare=False, repr=False)
+    _jobs: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def logs(self) -> str:
@@ -64,22 +65,24 @@ class Session:
         return Members(tuple(sorted(drivers)), tuple(sorted(workers)), names)
 
     def workers_of(self, driver: int, members: Members | None = None) -> list[int]:
-        """Those that run for this driver, or for none yet: where it is the only one, all."""
+        """Those that run for this driver, or for none yet. Others run for other drivers, as `ray job submit` has one of its
+        own."""
         members = members or self.members()
-        if len(members.drivers) < 2:
-            return list(members.workers)
         job = members.job(driver)
-        return [pid for pid in members.workers if self._is_of_job(pid, members.names[pid], job)]
+        return [pid for pid in members.workers if self._job_of(pid, members.names[pid], job) in ("", job)]
 
-    def _is_of_job(self, worker: int, name: str, job: str) -> bool:
+    def _job_of(self, worker: int, name: str, job: str) -> str:
+        """Ray's number of the job, which a worker keeps; empty where it has none yet, or that cannot be read."""
+        if (known := self._jobs.get(name)) is not None:
+            return known
         for prefix in ("ffffffff", job):
             try:
                 head = self.files.read(f"{self.logs}/worker-{name}-{prefix}-{worker}.out", 80)
             except OSError:
                 continue
-            found = _JOB_LINE.match(head)
-            return found is None or found[1] == job.encode()
-        return True
+            if (found := _JOB_LINE.match(head)) is not None:
+                return self._jobs.setdefault(name, found[1].decode())
+        return ""
 
     def _core_logs(self) -> list[re.Match[str]]:
         try:
