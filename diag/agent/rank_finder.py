@@ -233,9 +233,8 @@ class RankFinder:
         return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
     def drives_ray(self, pid: int) -> bool:
-        """It is a driver of Ray's that has not loaded torch: whoever trains is an actor."""
-        driver = self._tree.driver if isinstance(self._tree, RayTree) else None
-        return driver == pid and not loads_torch(pid, self._proc)
+        """It is a driver of Ray's, as far as was looked."""
+        return isinstance(self._tree, RayTree) and self._tree.driver == pid
 
     def spawned(self, pid: int) -> int:
         """How many processes below it multiprocessing has started that load torch: mp.spawn's ranks, perhaps."""
