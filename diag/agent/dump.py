@@ -25,6 +25,7 @@ from diag.outputs.terminal.text import classes_text, dump_text
 from diag.outputs.view.classes import stack_classes, thread_classes
 from diag.outputs.view.network_view import network_json
 from diag.outputs.view.npus_view import npus_json
+from diag.outputs.view.ray_view import ray_json
 from diag.outputs.view.steps_view import arrivals_json, steps_json
 from diag.outputs.view.view import ranks_json
 
@@ -79,6 +80,7 @@ def dump_document(hub: NodeHub, answers: dict[int, dict[str, Any]]) -> dict[str,
         "missing": missing,
         "network": network_json(engine),
         "npus": npus_json(engine),
+        "ray": ray_json(engine),
         "versions": {
             str(rank): answer["versions"]
             for rank, answer in sorted(answers.items())

@@ -191,7 +191,9 @@ class Hub:
         nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]
         if nets:
             self.put(run_source.expected(nets, self.host))
-        finder = RankFinder(pid if among is None else among, self.host, run_dir=self._hook_dir)
+        finder = RankFinder(
+            pid if among is None else among, self.host, run_dir=self._hook_dir, unhooked=self._attached
+        )
         hooked = self._hook_dir is not None and not self._attached and self.settings.inject
         self._search = RankSearch(
             self,

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diag.agent.group_reports import BY_GROUP, GroupReport, GroupReports, members, named
+from diag.agent.own_variables import OwnVariables
+from diag.agent.ray_tree import RayTree
 from diag.launch.launchers import (
     Environment,
     Identity,
@@ -76,9 +78,16 @@ class RankFinder:
     """
 
     def __init__(
-        self, where: int | Processes, host: str, proc: Path = PROC, *, run_dir: Path | None = None
+        self,
+        where: int | Processes,
+        host: str,
+        proc: Path = PROC,
+        *,
+        run_dir: Path | None = None,
+        unhooked: bool = False,
     ) -> None:
-        """`where` is the job's root process, or what else gives the processes to search."""
+        """`where` is the job's root process, or what else gives the processes to search. `unhooked`: the hook is in none of
+        them, and who has set a rank's variables itself is found by its memory."""
         self._host = host
         self._reports = GroupReports(run_dir, proc)
         self._lone: tuple[int, int] | None = None  # was taken for rank 0, for want of others
@@ -86,7 +95,9 @@ class RankFinder:
         self.shared: list[tuple[int, tuple[int, ...]]] = []
         self._shared: dict[int, tuple[int, ...]] = {}  # by rank
         self._proc = proc
-        self._tree = Tree(where, proc) if isinstance(where, int) else where
+        self._tree = RayTree(where, proc) if isinstance(where, int) else where
+        self._unhooked = unhooked
+        self._own = OwnVariables(proc)
         self._given: set[str] | None = None  # RANK of the job's root; None: RANK alone makes no rank
         self._asked: frozenset[int] = frozenset()  # members of a group whose environment was compared with it
         self._counted = 0  # of ranks whose environment does not say how many there are
@@ -221,6 +232,10 @@ class RankFinder:
         self._lone = (pid, known.ticks)
         return self._describe(pid, known.ticks, Identity(0, 0, 1, "local", 0, 1), distributed=False)
 
+    def drives_ray(self, pid: int) -> bool:
+        """It is a driver of Ray's, as far as was looked."""
+        return isinstance(self._tree, RayTree) and self._tree.driver == pid
+
     def spawned(self, pid: int) -> int:
         """How many processes below it multiprocessing has started that load torch: mp.spawn's ranks, perhaps."""
         below = Tree(pid, self._proc).scan(full=True)
@@ -328,8 +343,15 @@ class RankFinder:
             self.denied += key not in self._known
             self._known.setdefault(key, None)
             return None
-        identity = self._known[key] = self._identify(env)
+        identity = self._identify(env)
+        if identity is None and (self._unhooked or pid in self._beside()) and (own := self._own.of(key)):
+            identity = self._identify(own)
+        self._known[key] = identity
         return identity
+
+    def _beside(self) -> frozenset[int]:
+        """Processes of the job that are not below its root: the hook is in none of them."""
+        return self._tree.beside if isinstance(self._tree, RayTree) else frozenset()
 
     def _identify(self, env: Environment) -> Identity | None:
         identity = identify(env)
@@ -347,6 +369,7 @@ class RankFinder:
             if (process := read_process(key[0], self._proc)) is not None and process.ticks == key[1]
         }
         self._known = {key: identity for key, identity in self._known.items() if key in alive}
+        self._own.keep_only(alive)
         self._waited = {key: scans for key, scans in self._waited.items() if key in alive}
         self._inner &= alive
 
@@ -354,6 +377,8 @@ class RankFinder:
         self, pid: int, ticks: int, who: Identity, *, distributed: bool = True, by: GroupReport | None = None
     ) -> Found:
         env = {**(read_environ(pid, self._proc) or {}), **(by.variables if by is not None else {})}
+        if by is None:
+            env |= self._own.known(pid)
         command = " ".join(redacted([word for word in self._argv(pid) if word]))
         place = Placement(host=self._host, pid=pid, start_ticks=ticks, **asdict(who))
         group, thread = (0, ()) if by is None else (by.number, by.thread)

@@ -84,14 +84,18 @@ class RankSearch:
             return  # the next scan finds them
         lone = self.finder.sole_process()
         if lone is not None:
-            self.talk(
-                f"diag: no ranks found below CMD after {format_seconds(waited)} (no RANK and LOCAL_RANK in any process, "
-                f"and none has joined a process group); watching pid {lone.placement.pid} as rank 0"
+            pid = lone.placement.pid
+            why = (
+                f"no ranks found below CMD after {format_seconds(waited)} (no RANK and LOCAL_RANK in any process, "
+                "and none has joined a process group)"
             )
+            if self.finder.drives_ray(pid):
+                why = f"pid {pid} is the driver of a job on Ray, and none of its actors has joined a process group yet"
+            self.talk(f"diag: {why}; watching pid {pid} as rank 0")
             self.hub.add_rank(lone)
-            if not self.hooked and (spawned := self.finder.spawned(lone.placement.pid)):
+            if not self.hooked and (spawned := self.finder.spawned(pid)):
                 self._failed(
-                    f"{format_count(spawned, 'process', 'processes')} below pid {lone.placement.pid} may be ranks "
+                    f"{format_count(spawned, 'process', 'processes')} below pid {pid} may be ranks "
                     "(multiprocessing started them, torch is in them): none has RANK and LOCAL_RANK, and diag's hook is not in them",
                     "start the job with `diag run -- CMD`, without --no-inject: each process then reports its rank",
                 )

@@ -60,6 +60,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a step of this Slurm job on this node, from a step "
         "beside it (srun --overlap); default: the job's first step that is not diag's own",
     )
+    parser.add_argument(
+        "--ray",
+        action="store_true",
+        help="the job of the Ray that runs on this machine: its driver and its actors, wherever they were started",
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="stop watching after S seconds")
     parser.add_argument(
         "--exit-zero",
@@ -214,6 +219,11 @@ def find_target(args: argparse.Namespace) -> WatchTarget | None:
 
         tasks = find_step(os.environ, args.slurm)
         return WatchTarget(root_of(tasks), _command_line(tasks[0].pid))
+    if args.ray:
+        from diag.agent.ray_tree import driver_on_this_machine
+
+        driver = driver_on_this_machine()
+        return WatchTarget(driver, _command_line(driver))
     if args.run_dir is not None:
         from diag.launch.inject import STACK_SIGNAL
         from diag.launch.runs import read_run

@@ -70,20 +70,26 @@ class RankDiedDetector(Detector):
             self._killed[fact.pid] = fact.comm
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
-        dead = [rank for rank in (*job.ranks.values(), *job.ranks.past) if rank.failed]
+        dead = [
+            rank
+            for rank in (*job.ranks.values(), *job.ranks.past)
+            if rank.failed and not _is_over_for_ray(rank, job, now)
+        ]
+        if not dead:
+            return
         if all(_asked_to_end(rank, job) for rank in dead):
             return
         first = min(rank.exited_at or now for rank in dead)
         if now - first < _SETTLE_SECONDS and job.returncode is None:
             return
-        root = min(dead, key=lambda rank: _blame_order(rank, first))
+        root = min(dead, key=lambda rank: _blame_order(rank, first, job))
         if root.was_ended:
             return  # every death was a SIGTERM: somebody ended the job, no rank failed
         left = _left_before(root, job)
         if left:
             yield _left_finding(left, root, job, heard(root, job, alone=True), now)
             return
-        how, cause = self._how(root)
+        how, cause = _by_ray(root, job) or self._how(root)
         last = heard(root, job, alone=_alone(root, dead))
         again = is_earlier((root.rank,), root.exited_at or now, job)
         after = _after(root, job, now) + attempt_of((root.rank,), root.exited_at or now, job)
@@ -103,7 +109,7 @@ class RankDiedDetector(Detector):
             since=root.exited_at or now,
             summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
             advice=_advice("oom_kill" if for_memory else cause, root, explained, last, _lost_it(root, dead)),
-            evidence=tuple(_evidence(root, now, last)),
+            evidence=(*_evidence(root, now, last), *_said_by_ray(root, job)),
         )
 
     def not_checked(self, job: JobView) -> Iterable[NotChecked]:
@@ -137,6 +143,47 @@ class RankDiedDetector(Detector):
         named = filter(None, map(_WORKER_KILLED.search, rank.tail))
         pids = {int(pid) for match in named for pid in re.findall(r"\d+", match[0])}
         return not pids.isdisjoint(self._killed) or self._for_memory(rank)
+
+
+_RAY_COMM = "ray::"  # of a worker's process, Ray 2.x
+_READ_SECONDS = 30.0  # its logs are read within 20
+_OUTLIVED_SECONDS = 20.0  # ours: it ends one actor after the other
+
+# What Ray's own logs report of a worker's end.
+_BY_RAY = {
+    "killed": (
+        "was ended by Ray: ray.kill was called on its actor, or no handle to it was left",
+        "ray_killed",
+    ),
+    "memory": ("was killed by Ray, whose monitor found the node low on memory", "ray_memory"),
+    "job_over": (
+        "was ended by Ray, after its driver or whoever had started its actor had ended",
+        "ray_job_over",
+    ),
+}
+
+
+def _is_over_for_ray(rank: RankView, job: JobView, now: float) -> bool:
+    """Ray ended its actor, as it does at the end of a training that went well (with exit code 1): it harms where the job fails,
+    or peers of it live on. Of a worker of Ray's its logs are read before anything is said."""
+    if job.returncode or rank.tree is None or not rank.tree.main.comm.startswith(_RAY_COMM):
+        return False
+    ago = now - (rank.exited_at or now)
+    death = job.ray.deaths.get(rank.placement.pid)
+    if death is None:
+        return job.ray.seen is not None and job.ray.at <= (rank.exited_at or now) and ago < _READ_SECONDS
+    if death.how not in ("killed", "job_over"):
+        return False
+    return ago < _OUTLIVED_SECONDS or not any(one.distributed for one in job.alive_ranks())
+
+
+def _by_ray(rank: RankView, job: JobView) -> tuple[str, str] | None:
+    death = job.ray.deaths.get(rank.placement.pid)
+    if death is None or death.how not in _BY_RAY:
+        return None
+    how, cause = _BY_RAY[death.how]
+    again = "; Ray starts the actor again" if death.restarts else ""
+    return f"{how}{again}", cause
 
 
 def _alone(root: RankView, dead: list[RankView]) -> bool:
@@ -194,11 +241,12 @@ def _asked_to_end(rank: RankView, job: JobView) -> bool:
     return asked is not None and ended is not None and ended >= asked - 0.5
 
 
-def _blame_order(rank: RankView, first: float) -> tuple[int, int, float]:
+def _blame_order(rank: RankView, first: float, job: JobView) -> tuple[int, int, float]:
     """Ended by the launcher < reports somebody else's loss < its own failure; then who was first."""
     cascade = any(CASCADE.search(line) for line in rank.tail)
     near = (rank.exited_at or first) - first < 1.0  # within a second the order of our looks means nothing
-    kind = 2 if rank.was_ended else 1 if cascade else 0
+    death = job.ray.deaths.get(rank.placement.pid)
+    kind = 2 if rank.was_ended or (death is not None and death.how == "job_over") else 1 if cascade else 0
     return (kind, 0 if near else 1, rank.exited_at or first)
 
 
@@ -248,6 +296,12 @@ def _evidence(rank: RankView, now: float, last: Heard | None = None) -> Iterator
     lines = lines[-8:]
     if lines:
         yield Evidence("output", "\n".join(lines), rank.exited_at or now, rank.rank)
+
+
+def _said_by_ray(rank: RankView, job: JobView) -> Iterator[Evidence]:
+    death = job.ray.deaths.get(rank.placement.pid)
+    if death is not None:
+        yield Evidence("ray", death.line, rank.exited_at or job.ray.at, rank.rank)
 
 
 def _lost_it(root: RankView, dead: list[RankView]) -> bool:

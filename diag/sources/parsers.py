@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.model.observations import Parser
-from diag.sources import digest, estimate, waits
+from diag.sources import digest, estimate, ray, waits
 from diag.sources.collectives import flight_recorder, nccl_ras, store
 from diag.sources.gpu import cuda_coredump, npu_smi, nvml
 from diag.sources.host import cgroup, exits, kmsg, proc, run, shm, software
@@ -36,6 +36,7 @@ PARSERS: dict[str, Parser] = {
     kmsg.SOURCE: kmsg.parse,
     remote_stack.SOURCE: remote_stack.parse,
     waits.SOURCE: waits.parse,
+    ray.SOURCE: ray.parse,
     pyspy.SOURCE: pyspy.parse,
     native.SOURCE: native.parse,
     faulthandler.SOURCE: faulthandler.parse,

@@ -24,6 +24,7 @@ from diag.state.program import Program
 from diag.state.progress import Progress
 from diag.state.rank_view import RankView
 from diag.state.ranks import Ranks
+from diag.state.ray import Ray
 from diag.state.reducer import Tell
 from diag.state.residence import Residence
 from diag.state.run import Run
@@ -57,6 +58,7 @@ class JobView:
         self.own_logs: Final = OwnLogs()  # what ranks write into files of their own
         self.software: Final = Software()  # what it runs on
         self.gpu_past: Final = GpuPast()  # what its GPUs came to
+        self.ray: Final = Ray()  # Ray's processes, where the job uses it
         self.gpu_faults: Final = GpuFaults()  # what the driver and CUDA reported
 
     @property

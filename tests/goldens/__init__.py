@@ -32,7 +32,7 @@ _EVIDENCE = (".log", ".txt", ".gz")
 # Folders of which each file is evidence of its own. The folder as a whole would be a job of strangers.
 _ONE_BY_ONE = ("logs", "plain-loops", "printing", "memory/v2", "sources/rdma", "steps")
 _FOLDERS = (
-    "gpu-drills", "gpu-loops", "h200-live", "h200-net", "kernel-waits", "loose", "memory", "over", "steps",
+    "gpu-drills", "gpu-loops", "h200-live", "h200-net", "kernel-waits", "loose", "memory", "over", "ray", "steps",
 )  # fmt: skip
 # Not replayed: what one reader is given in its own tests (`diag replay` refuses it), and answers of a server.
 _NO_EVIDENCE = ("estimate", "fr", "gpu", "metrics", "sources", "stacks", "trees", "logs/nccl/lines")

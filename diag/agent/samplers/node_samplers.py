@@ -13,6 +13,7 @@ from diag.agent.samplers.kernel import KernelLogSampler
 from diag.agent.samplers.outliving import OutlivingSampler
 from diag.agent.samplers.program import ProgramSampler
 from diag.agent.samplers.ras import RasSampler
+from diag.agent.samplers.ray import RaySampler
 from diag.agent.samplers.starter import StarterSampler
 from diag.agent.samplers.store import StoreSampler
 from diag.model import Placement
@@ -33,6 +34,7 @@ NODE_SAMPLERS: tuple[type[NodeSampler], ...] = (
     RasSampler,
     ProgramSampler,
     StarterSampler,
+    RaySampler,
 )
 
 

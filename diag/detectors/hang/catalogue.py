@@ -47,7 +47,7 @@ KINDS = (
 
 # In the order in which the manual has them.
 FILES = (
-    "data_and_saves", "locks", "threads", "resources", "peers", "kernel_waits", "collectives", "gpus", "nobody",
+    "data_and_saves", "locks", "threads", "resources", "peers", "kernel_waits", "collectives", "gpus", "ray", "nobody",
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
+from diag.detectors.hang.ray import waiting_driver, with_ray, without_idle
 from diag.detectors.hang.rounds import with_miscounted
 from diag.detectors.hang.rpc import with_calls_of_rpc
 from diag.detectors.hang.shared_output import with_shared_output, writes_where_all_do
@@ -243,7 +244,10 @@ def judge(
         return None
     if (found := waiting_agents(job) or outlived_ranks(job)) is not None and not moment:
         return _with_grounds(found, job, now) if now - found.since >= patience(job, found) else None
+    if not moment and (found := waiting_driver(job, now)) is not None:
+        return _with_grounds(found, job, now) if now - found.since >= patience(job, found) else None
     alive, lost = _taking_part(job, now)
+    alive = without_idle(alive, job)
     if not alive:
         return None
     states = {
@@ -282,7 +286,7 @@ def judge(
     verdict = with_counted_calls(with_variables(with_program_lines(verdict, job), job), job)
     verdict = with_text(with_lock_file(verdict, job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
-    verdict = with_shared_output(with_ended_ranks(verdict, job), job)
+    verdict = with_ray(with_shared_output(with_ended_ranks(verdict, job), job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)

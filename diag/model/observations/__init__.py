@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from diag.model.observations.memory import *
     from diag.model.observations.nccl import *
     from diag.model.observations.network import *
+    from diag.model.observations.ray import *
     from diag.model.observations.run import *
     from diag.model.observations.stacks import *
 
@@ -62,6 +63,9 @@ _FACTS = {
     """,
     "network": """
         RdmaGid RdmaPort RdmaPortsSeen Interface InterfacesSeen RdmaAccess NetworkExpected
+    """,
+    "ray": """
+        RayProcess RayDemand RayDeath RaySeen
     """,
     "run": """
         RunStarted RunEnded EvidenceKept RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited

@@ -323,7 +323,7 @@ def dump_text(document: dict[str, Any], *, colour: bool, width: int, lang: str =
         parts.append(shown(f"missing: {_ranks(ranks)}: {reason}", lang))
     arrivals, room = document.get("arrivals"), max(width, _NARROWEST)
     about = [*document.get("pace", {}).get("text", ()), *([arrivals["text"]] if arrivals else [])]
-    machine = (line for part in ("network", "npus") for line in document.get(part, {}).get("text", ()))
+    machine = (line for part in ("network", "npus", "ray") for line in document.get(part, {}).get("text", ()))
     for line in (*about, *machine):
         parts += _wrapped(clean(shown(line, lang)), lang, room, "", "    ")
     for native in document.get("native", ()):

@@ -22,6 +22,11 @@ SYMBOLS = (
     "PyLong_Type",
 )  # fmt: skip
 
+_ENVIRON = ("environ", "__environ")  # the same in glibc and musl
+_LIBC = re.compile(
+    rb"^[0-9a-f]+-[0-9a-f]+ [^\n]*?(/[^\n]*/(?:libc\.so\.6|libc-2[^/\n]*\.so|ld-musl-[^/\n]*))$", re.MULTILINE
+)
+
 _PAGE = mmap.PAGESIZE
 # ours: libpython's .dynsym is 50 KB, .symtab of a static build with symbols some MB
 _LARGEST_TABLE = 64 << 20
@@ -43,7 +48,7 @@ class _File:
     symbols: dict[str, int]
 
 
-_files: dict[tuple[int, int, int, int], _File] = {}
+_files: dict[tuple[int, int, int, int, str], _File] = {}
 
 
 def find_symbols(pid: int, proc: Path = Path("/proc")) -> dict[str, int]:
@@ -66,6 +71,24 @@ def find_symbols(pid: int, proc: Path = Path("/proc")) -> dict[str, int]:
         bias = _bias(maps, path, found)
         return {name: address + bias for name, address in found.symbols.items()}
     raise Unsupported("; ".join(tried)[:500] or "no interpreter is mapped")
+
+
+def find_environ(pid: int, proc: Path = Path("/proc")) -> int:
+    """Address of the C library's `environ`: of the executable's copy of it, where it has one.
+
+    Raises Unsupported, or OSError when the process has ended or cannot be read.
+    """
+    folder = proc / str(pid)
+    maps = (folder / "maps").read_bytes()
+    libraries = [os.fsdecode(match[1]) for match in _LIBC.finditer(maps)]
+    for path in dict.fromkeys([os.readlink(folder / "exe"), *libraries]):
+        try:
+            found = _read(_open(path, pid, proc), _ENVIRON)
+        except (ValueError, struct.error, IndexError, OverflowError) as error:
+            raise Unsupported(f"{path}: {error}") from None
+        if found.symbols:
+            return next(iter(found.symbols.values())) + _bias(maps, path, found)
+    raise Unsupported("no C library with an environ is mapped")
 
 
 def _candidates(folder: Path, maps: bytes) -> Iterator[str]:
@@ -95,20 +118,20 @@ def _bias(maps: bytes, path: str, file: _File) -> int:
     raise Unsupported(f"{path} is not mapped as its headers say")
 
 
-def _read(fd: int) -> _File:
+def _read(fd: int, names: tuple[str, ...] = SYMBOLS) -> _File:
     with open(fd, "rb") as file:
         facts = os.fstat(file.fileno())
-        key = (facts.st_dev, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        key = (facts.st_dev, facts.st_ino, facts.st_mtime_ns, facts.st_size, names[0])
         known = _files.get(key)
         if known is None:
-            known = _parse(file.fileno())
+            known = _parse(file.fileno(), names)
             while len(_files) >= _MOST_FILES:
                 _files.pop(next(iter(_files)), None)
             _files[key] = known
         return known
 
 
-def _parse(fd: int) -> _File:
+def _parse(fd: int, wanted: tuple[str, ...]) -> _File:
     """Raises ValueError or struct.error for what is no 64-bit little-endian ELF file."""
     head = os.pread(fd, 64, 0)
     if head[:6] != b"\x7fELF\x02\x01":
@@ -127,9 +150,10 @@ def _parse(fd: int) -> _File:
     symbols: dict[str, int] = {}
     for kind in (_DYNSYM, _SYMTAB):
         for header in headers:
-            if header[1] == kind and "_PyRuntime" not in symbols:
+            if header[1] == kind and wanted[0] not in symbols:
                 names = headers[header[6]]
-                symbols |= _symbols(_exactly(fd, header[5], header[4]), _exactly(fd, names[5], names[4]))
+                table, texts = _exactly(fd, header[5], header[4]), _exactly(fd, names[5], names[4])
+                symbols |= _symbols(table, texts, wanted)
     return _File(tuple(loads), symbols)
 
 
@@ -142,16 +166,16 @@ def _exactly(fd: int, size: int, at: int) -> bytes:
     return data
 
 
-def _symbols(table: bytes, names: bytes) -> dict[str, int]:
+def _symbols(table: bytes, names: bytes, wanted: tuple[str, ...]) -> dict[str, int]:
     """By searching for the few names, and then for the entries that point at them: 1 ms less than walking
     thousands."""
     found = {}
-    for name in SYMBOLS:
+    for name in wanted:
         at = names.find(b"\0" + name.encode() + b"\0") + 1
         if not at:
             continue
-        wanted, place = struct.pack("<I", at), -1
-        while (place := table.find(wanted, place + 1)) >= 0:
+        entry, place = struct.pack("<I", at), -1
+        while (place := table.find(entry, place + 1)) >= 0:
             if place % _SYMBOL.size == 0:
                 _, _, _, section, value, _ = _SYMBOL.unpack_from(table, place)
                 if section and value:
