@@ -38,6 +38,10 @@ _CLOSER_SECONDS = 1.5
 _STARTED_SECONDS = 60.0
 _LONE_SECONDS = 3.0
 _MOST_NAMED = 20  # processes
+_WHERE_ELSE = (
+    "of a job in a container, run diag inside of it; of a process that you know: diag dump --pid PID; "
+    "of a job that died: diag replay LOG"
+)
 
 
 def dump_of_pids(args: argparse.Namespace) -> dict[str, Any]:
@@ -69,29 +73,31 @@ def dump_of_the_only_job(args: argparse.Namespace) -> dict[str, Any]:
             _say(f"not looked at, without a rank: pid {pids}")
         what = "one job runs here: " if seen.jobs else "no rank runs here; this process may train: "
         return _dump(args, chosen[0], what)
+    if seen.jobs:
+        _refuse_to_choose(args, f"{len(chosen)} jobs run here, and none was chosen", chosen)
     if chosen:
-        what = (
-            f"{len(chosen)} jobs run here"
-            if seen.jobs
-            else f"no rank runs here, but {len(chosen)} processes that may train"
-        )
-        _refuse_to_choose(args, f"{what}: none was chosen", chosen)
+        why = f"no rank runs here, but {len(chosen)} processes that may train: none was chosen"
+        _refuse_to_choose(args, why, chosen)
     _refuse_none(seen)
 
 
 def _refuse_none(seen: SeenJobs) -> NoReturn:
-    none = "this user has no live run of diag on this machine, and no process that trains was found"
     if seen.foreign:
-        whose = "; ".join(f"pid {pid} of {_name(uid)}" for pid, uid in seen.foreign[:_MOST_NAMED])
+        shown = seen.foreign[:_MOST_NAMED]
+        whose = ", ".join(f"pid {pid} of {_name(uid)}" for pid, uid in shown)
         raise DiagError(
-            f"{none}; launchers of other users may not be read: {whose}",
-            hint="\n".join(_as_other(pid, uid) for pid, uid in seen.foreign[:_MOST_NAMED]),
+            f"no job of this user runs here; launchers of other users may not be read: {whose}",
+            hint="\n".join(_as_other(pid, uid) for pid, uid in shown),
         )
-    hidden = f"; {format_count(seen.hidden, 'process', 'processes')} of other users may not be read"
+    if seen.hidden:
+        raise DiagError(
+            "this user has no live run of diag on this machine, and no process that trains was found among those "
+            f"that may be read; {seen.hidden} of other users may not be",
+            hint=_WHERE_ELSE,
+        )
     raise DiagError(
-        none + (hidden if seen.hidden else ""),
-        hint="in a container, run diag inside of it; of a process that you know: diag dump --pid PID; "
-        "of a job that died: diag replay LOG",
+        "this user has no live run of diag on this machine, and no process that trains was found",
+        hint=_WHERE_ELSE,
     )
 
 
@@ -239,7 +245,7 @@ class _Look:
     _told_at: float | None = None  # that something critical stands
 
     def is_over(self) -> bool:
-        waited = time.monotonic() - self._began
+        waited = self.waited()
         if self.is_interrupted() or waited >= self.seconds:
             return True
         with self.hub.lock:
@@ -252,6 +258,9 @@ class _Look:
             self._told_at = self._told_at or time.monotonic()
             return time.monotonic() - self._told_at >= _CLOSER_SECONDS
         return waited >= _MOVING_SECONDS and looked and not self.is_suspicious()
+
+    def waited(self) -> float:
+        return time.monotonic() - self._began
 
     def is_suspicious(self) -> bool:
         """Something is overdue, or told and not critical yet."""
@@ -311,7 +320,7 @@ def _dump(args: argparse.Namespace, job: Chosen, head: str) -> dict[str, Any]:
         if document["next_command"] == "diag dump --native":
             document["next_command"] += f" --pid {job.pid}"
         document["screen"] = dump_text(document, colour=wanted(1), width=columns(1), lang=lang)
-        document["looked_seconds"] = round(time.monotonic() - look._began, 1)
+        document["looked_seconds"] = round(look.waited(), 1)
     finally:
         try:
             hub.finish(None)
@@ -365,13 +374,21 @@ def _note_what_stays_open(look: _Look, job: Chosen) -> None:
         reason = f"no rank was found below pid {job.pid}"
         remedy = "a launcher that waits for other nodes has none; else give the pid of a process that trains"
         hub.put(run_source.failed("ranks", reason, remedy, host=hub.host))
-    elif not told and look.is_suspicious():
-        reason = (
+    elif not told and (unsettled := _unsettled(look)):
+        remedy = f"look for longer: diag watch --pid {job.pid}"
+        hub.put(run_source.failed("whether the job is stuck", unsettled, remedy, host=hub.host))
+
+
+def _unsettled(look: _Look) -> str:
+    """Why the look does not tell that the job moves; empty where it does."""
+    if look.is_suspicious():
+        return (
             f"no progress was seen for {format_seconds(look.silence())} (steps, collectives, another line of code): "
             "a slow step, save or start may take as long"
         )
-        remedy = f"look for longer: diag watch --pid {job.pid}"
-        hub.put(run_source.failed("whether the job is stuck", reason, remedy, host=hub.host))
+    if look.waited() < _MOVING_SECONDS:
+        return f"the look ended after {format_seconds(look.waited())}"
+    return ""
 
 
 def _take(hub: Hub, args: argparse.Namespace) -> dict[str, Any]:
