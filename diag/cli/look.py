@@ -45,8 +45,10 @@ _WHERE_ELSE = (
 
 
 def dump_of_pids(args: argparse.Namespace) -> dict[str, Any]:
-    """The dump of the job that has these processes, with its text as `screen`. Raises DiagError where there is no such job, or more
-    than one."""
+    """The dump of the job that has these processes, with its text as `screen`. Raises DiagError where there is no such
+    job, or more than one."""
+    from diag.sources.host.process_tree import is_python
+
     pids = list(dict.fromkeys(pid for word in args.pid for pid in word))
     for pid in pids:
         _check(pid)
@@ -55,6 +57,8 @@ def dump_of_pids(args: argparse.Namespace) -> dict[str, Any]:
     below = {pid: _below(pid) for pid in pids}
     jobs = {job.pid: job for pid in pids for job in seen.holding(below[pid])}
     loose = [pid for pid in pids if not seen.holding(below[pid])]
+    if jobs:  # `pgrep -f train.py` gives the editor too
+        loose = [pid for pid in loose if is_python(pid)]
     if len(jobs) > 1 or (jobs and loose):
         found = [*jobs.values(), *(_as_it_is(search, [pid]) for pid in loose)]
         _refuse_to_choose(args, f"these pids are of {len(found)} jobs", found)

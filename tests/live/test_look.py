@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,9 @@ for number, modes in enumerate(task["jobs"]):
     os.mkfifo(fifo)
     env = {**os.environ, "READY": fifo, "MASTER_ADDR": "localhost", "MASTER_PORT": str(29500 + number)}
     jobs.append(subprocess.Popen([sys.executable, task["ranks"], *modes], env=env, stdout=subprocess.DEVNULL, start_new_session=True))
-    for _ in range(sum(mode != "work" for mode in modes)):
-        open(fifo).read()
+    standing = 0
+    while standing < sum(mode != "work" for mode in modes):
+        standing += open(fifo).read().count("\\n")  # one read may have both
 pids = [job.pid for job in jobs]
 words = [word.format(*pids) for word in task["words"]]
 other = ["-c", task["other"]] if task["other"] else ["-m", "diag"]
@@ -84,14 +86,14 @@ def test_job_that_stands_is_named_looked_at_twice_and_dumped_without_a_pid(tmp_p
     assert [one["class"] for one in json.loads(again.stdout)["findings"]] == ["stopped"]
 
 
-def test_pid_of_one_rank_gives_its_whole_job_and_a_short_look_claims_nothing(tmp_path: Path) -> None:
+def test_short_look_at_one_of_two_jobs_claims_nothing(tmp_path: Path) -> None:
     """A look that ends before anything is proven says so, and is not clear."""
     said = dump(tmp_path, [["wait", "wait"], ["wait"]], "--json", "--seconds", "6.5", "--pid", "{0}")
 
     report = json.loads(said["out"])
     assert (said["rc"], report["job"]["ranks_seen"], report["findings"]) == (0, 2, [])
     open_ = {one["what"]: one for one in report["not_checked"]}["whether the job is stuck"]
-    assert "no progress was seen" in open_["reason"]
+    assert re.match(r"no progress was seen for|the look ended after", open_["reason"])
     assert open_["remedy"] == f"look for longer: diag watch --pid {said['pids'][0]}"
 
 
