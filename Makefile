@@ -42,8 +42,9 @@ system-packages:
 	    else sleep $$pause; fi; done; \
 	else echo "note: not installed (needs root and apt-get):$$missing: live tests that use them will be skipped"; fi
 
-demo: $(VENV)/.job ## the real megatron rlhf job hangs on the screen, diag says which rank and why
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag_job.demo
+# CASE=oom, ib or nan: on recorded evidence, which needs neither the job's packages nor a minute.
+demo: $(VENV)/$(if $(filter-out hang,$(CASE)),.diag,.job) ## the real megatron rlhf job hangs, diag says which rank and why; CASE=oom|ib|nan: other troubles, recorded
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m diag_job.demo $(CASE)
 
 test: $(VENV)/.job system-packages lint types ## all but the suites below, which have targets of their own; under 15 minutes on 2 cores
 	$(PYTEST) -m "not matrix and not vm and not cluster and not faces and not hardening" --doctest-modules diag diag_job tests -n $(WORKERS) --dist loadgroup

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from diag.agent.process_namespace import JobSeen, Key, Namespace, NamespaceScan
 from diag.agent.rank_finder import Found, RankFinder
 from diag.launch.launchers.secrets import redacted
-from diag.sources.host.process_tree import Processes, Tree, loads_torch, sees_machine
+from diag.sources.host.process_tree import Processes, Tree, ancestors, loads_torch, sees_machine
 from diag.text.errors import DiagError
 from diag.text.units import format_count, format_ranks
 
+_LONGEST_WORDS = 140
 _TWO_JOBS_SECONDS = 5.0  # ranks of a job that ends and of the next may be there together for a moment
 
 
@@ -39,6 +40,29 @@ class Chosen:
     ranks: tuple[int, ...]
     processes: Processes
     lone: Found | None = None
+    members: frozenset[int] = frozenset()  # processes that are known to be its own
+
+    @property
+    def words(self) -> str:
+        """Its command without the program's folder, as much of it as a line has room for."""
+        words = " ".join([self.argv[0].rpartition("/")[2], *self.argv[1:]])
+        return words if len(words) <= _LONGEST_WORDS else f"{words[: _LONGEST_WORDS - 4]} ..."
+
+
+@dataclass(frozen=True, slots=True)
+class SeenJobs:
+    """What trains here by one look: `jobs` have ranks; `others` are launchers that have started none (they wait for
+    other nodes) and single processes with torch; `foreign` are launchers that may not be read, and whose they are;
+    `hidden` counts all processes that may not be read."""
+
+    jobs: tuple[Chosen, ...] = ()
+    others: tuple[Chosen, ...] = ()
+    foreign: tuple[tuple[int, int | None], ...] = ()
+    hidden: int = 0
+
+    def holding(self, pids: Collection[int]) -> tuple[Chosen, ...]:
+        """Those of `jobs` that have one of these processes."""
+        return tuple(job for job in self.jobs if not job.members.isdisjoint(pids))
 
 
 @dataclass(slots=True)
@@ -87,6 +111,34 @@ class JobSearch:
         if ready:
             return self._chosen(*ready[0], scan)
         return self._without_ranks(scan) if not scan.jobs else None
+
+    def seen(self) -> SeenJobs:
+        """All that trains now: one look, which chooses nothing. Tasks of srun and mpirun count where they load torch."""
+        space, scan = self._namespace, self._namespace.scan()
+        jobs = [
+            self._chosen(job, candidate, scan)
+            for job in scan.jobs
+            if self._is_ready(job, candidate := self._candidate(job))
+        ]
+        ranks = {pid for job in scan.jobs for pid in job.pids}
+        above = {one for pid in ranks for one in ancestors(pid, scan.processes)}
+        launchers = [pid for pid in space.launchers(scan) if pid not in ranks | above]
+        known = ranks | {*launchers, *(job.root for job in jobs if job.root is not None)}
+        alone = [
+            pid
+            for pid in space.alone(scan)
+            if pid not in above and not known & {pid, *ancestors(pid, scan.processes)}
+        ]
+        return SeenJobs(
+            tuple(jobs),
+            tuple(self._without_rank(pid) for pid in (*launchers, *alone)),
+            tuple((pid, space.owner(pid)) for pid in space.hidden_launchers(scan)),
+            len(scan.hidden),
+        )
+
+    def _without_rank(self, pid: int) -> Chosen:
+        argv = redacted(self._namespace.argv(pid)) or [f"pid {pid}"]
+        return Chosen(pid, pid, argv, (), Tree(pid, self._namespace.proc), members=frozenset({pid}))
 
     def state(self) -> tuple[str, str]:
         """What is seen while nothing was found, and what to do where that is why."""
@@ -152,9 +204,9 @@ class JobSearch:
         root = self._namespace.root_of(pids, scan, whole=whole)
         processes: Processes = Tree(root, self._namespace.proc) if root is not None else self._of(job.keys)
         pid = root or pids[0]
-        return Chosen(
-            pid, root, redacted(self._namespace.argv(pid)) or [f"pid {pid}"], tuple(ranks), processes
-        )
+        argv = redacted(self._namespace.argv(pid)) or [f"pid {pid}"]
+        members = frozenset(job.pids) | ({root} if root is not None else set())
+        return Chosen(pid, root, argv, tuple(ranks), processes, members=members)
 
     def _of(self, keys: frozenset[Key]) -> _Named:
         """Of a job without a process that all of it hangs below."""

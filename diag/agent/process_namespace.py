@@ -153,6 +153,12 @@ class Namespace:
         found = {pid for pid in scan.seen if launches(self.argv(pid)) and self._is_of_our_job(pid)}
         return tuple(pid for pid in sorted(found) if not found & set(ancestors(pid, scan.processes)))
 
+    def hidden_launchers(self, scan: NamespaceScan) -> tuple[int, ...]:
+        """Those of other users, whose variables may not be read but whose command line everybody may, the topmost of
+        each tree."""
+        found = {pid for pid in scan.hidden if launches(self.argv(pid))}
+        return tuple(pid for pid in sorted(found) if not found & set(ancestors(pid, scan.processes)))
+
     def _is_of_our_job(self, pid: int) -> bool:
         """Readable, and where we are in a job of Slurm, of that one."""
         env = read_environ(pid, self.proc)

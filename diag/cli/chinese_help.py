@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diag.outputs import chinese
 from diag.outputs.chinese.po import read
-from diag.text.columns import wrap_wide
+from diag.text.columns import columns, wrap_wide
 
 
 @cache
@@ -50,7 +50,9 @@ class _Formatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(
-            row for line in text.split("\n") for row in (wrap_wide(line, width, indent) if line else [""])
+            row
+            for line in text.split("\n")
+            for row in ([line] if columns(line) <= width else wrap_wide(line, width, indent))
         )
 
 

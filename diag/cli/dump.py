@@ -1,4 +1,5 @@
-"""`diag dump`: finds the live run by itself, asks its hub for evidence of every rank, prints merged stacks.
+"""`diag dump`: finds the live run by itself, asks its hub for evidence of every rank, prints merged stacks. Of a job
+that no run watches (`--pid`, or nothing else lives here) it looks itself: see `look`.
 
 A person who types this waits: nothing is imported that is not needed, and the hub renders the text.
 """
@@ -10,7 +11,7 @@ import os
 import sys
 
 from diag.cli.chosen import run_word
-from diag.cli.client.endpoint import add_options, endpoint
+from diag.cli.client.endpoint import NoLiveRun, add_options, endpoint
 from diag.cli.language import add_language, language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-_SECONDS, _NATIVE_SECONDS = 8.0, 30.0
+SECONDS, NATIVE_SECONDS = 8.0, 30.0
 _COUNT_SECONDS = 1.0  # for the question how many ranks there are
 _OTHER = "the hub runs another version of diag, or it is not a hub"
 _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
@@ -31,11 +32,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all-ranks", action="store_true", help="every rank of the job (also the default)")
     where = add_options(parser)
     where.add_argument(
+        "--pid",
+        action="extend",
+        nargs="+",
+        type=_pids,
+        metavar="PID",
+        help="a job that diag did not start: its launcher, one rank or several; looks for 20 to 40 s, touches nothing",
+    )
+    where.add_argument(
         "run",
         nargs="?",
         type=run_word,
         metavar="RUN",
-        help="the same as --run-dir (default: the newest live run)",
+        help="the same as --run-dir (default: the newest live run; where none lives, the only job that runs here)",
     )
     add_language(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="copy the bundle to FILE")
@@ -51,27 +60,59 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help=f"answer within S seconds (default {_SECONDS:g}, with --native {_NATIVE_SECONDS:g})",
+        help=f"answer within S seconds (default {SECONDS:g}, with --native {NATIVE_SECONDS:g}; "
+        "of a job that no run watches: look for S seconds at most, default 40)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.run is not None:
+        if args.pid:
+            raise DiagError("RUN and --pid are two jobs", hint="give one of them", exit_code=2)
         args.run_dir = _run(args.run)
-    url, token, run_path, ca = endpoint(args)
-    document = _ask(args, url, token, run_path, ca)
+    document, where = _document(args)
     if args.output is not None:
         _copy(document, args.output)
     try:
         text, code = _text(document, json_too=args.json)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise DiagError(
-            f"{url} did not return a diag dump: {type(error).__name__}: {error}"[:300], hint=_OTHER
+            f"{where} did not return a diag dump: {type(error).__name__}: {error}"[:300], hint=_OTHER
         ) from None
     print(text)
     if args.output is not None and not args.json:
         print(f"copied to {args.output}")
     return code
+
+
+def _document(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The dump with its text as `screen`, and where it is from."""
+    if args.pid:
+        from diag.cli import look
+
+        args.run_dir = look.run_of_pids(args.pid)
+    if not args.pid or args.run_dir is not None:
+        try:
+            url, token, run_path, ca = endpoint(args)
+        except NoLiveRun:
+            pass
+        else:
+            return _ask(args, url, token, run_path, ca), url
+    from diag.cli import look
+
+    return look.dump_of_pids(args) if args.pid else look.dump_of_the_only_job(args), "the look"
+
+
+def _pids(word: str) -> list[int]:
+    """One pid, or several as `pgrep -d,` gives them.
+
+    >>> _pids("812,813")
+    [812, 813]
+    """
+    return [int(part) for part in word.split(",")]
+
+
+_pids.__name__ = "int"  # argparse names it in its errors
 
 
 def _run(path: str) -> str:
@@ -112,7 +153,7 @@ def _ask(
     from diag.text.ticker import Ticker
 
     check_address(url)
-    seconds = args.seconds or (_NATIVE_SECONDS if args.native else _SECONDS)
+    seconds = args.seconds or (NATIVE_SECONDS if args.native else SECONDS)
     lang = language_for(sys.stdout, args.lang or language())
     query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={lang}"
     query += "&native=1" if args.native else ""

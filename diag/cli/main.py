@@ -40,6 +40,23 @@ VERBS: dict[str, tuple[str, str]] = {
 
 _WITH_COMMAND = ("run", "doctor", "estimate")  # those that take `-- CMD ...`
 
+# Three doors, within 80 columns.
+_DOORS = """Diagnostics for distributed training: which rank, why, on what evidence, and what to change.
+
+it hangs now:
+  diag dump               verdict and bundle of the job here, in 20 to 40 s
+  diag dump --pid PID     the same of one of several jobs
+  diag watch --pid PID    go on watching it; then `diag top`, `diag flame RANK`
+
+it died:
+  diag replay train.log   which rank died first, of what; also FOLDER, -1
+  diag explain 'LINE'     what a line of the log means; 'Xid 79', ENOSPC
+
+before the run:
+  diag doctor -- CMD      what will stand in its way, and what to change
+  diag estimate -- CMD    GPU and host memory that it will need
+  diag run -- CMD         start it, watched from its first second"""
+
 _EPILOG = """`diag help VERB` and `diag VERB --help` list a verb's options; `diag version` prints the version.
 
 exit codes: 0 clear, 1 diag itself failed, 2 usage or nothing to read, 10 findings of level warning or above,
@@ -66,12 +83,13 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
     tests)."""
     parser = _Parser(
         prog="diag",
-        description="Diagnostics for distributed training: which rank, why, on what evidence, and what to change.",
+        description=_DOORS,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-V", "--version", action="version", version=f"diag {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    parser._positionals.title = "commands"
     for name, (module, text) in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if verb is None or verb == name:

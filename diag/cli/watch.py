@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     target = find_target(args)
     hub = Hub(
         settings,
-        _make_run_dir(settings),
+        make_run_dir(settings),
         stack_signal=target.stack_signal if target is not None else 0,
         stack_dir=args.run_dir,
         talk=_say,
@@ -137,7 +137,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     return settings
 
 
-def _make_run_dir(settings: Settings) -> RunDir | None:
+def make_run_dir(settings: Settings) -> RunDir | None:
+    """None where no place takes one: that is said."""
     from diag.launch.rundir import RunDir
 
     try:

@@ -404,3 +404,58 @@ def test_second_process_of_a_container_is_not_the_kernels(world: World) -> None:
     assert search.look() is None
 
     assert search.state()[0] == "no rank yet; 1 process seen, all readable"
+
+
+# -- one look at all that trains
+# -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_look_gives_each_job_with_its_processes_and_apart_what_has_no_rank(world: World) -> None:
+    # given two jobs, a launcher that waits, and a process with torch of its own
+    jobs = [world.launcher(), world.launcher()]
+    ranks = [
+        world.below(launcher, torchrun(0, port))
+        for launcher, port in zip(jobs, ("29500", "29501"), strict=True)
+    ]
+    waiting = world.launcher()
+    library = world.proc.parent / "libtorch.so"
+    library.write_bytes(b"x")
+    alone = world.process([sys.executable, "-c", TORCH, str(library)], {})
+
+    seen = world.search().seen()
+
+    assert {job.pid for job in seen.jobs} == {one.pid for one in jobs}
+    assert {one.pid for one in seen.others} == {waiting.pid, alone.pid}
+    assert [job.pid for job in seen.holding([ranks[1]])] == [jobs[1].pid]
+    assert seen.holding([alone.pid]) == ()
+
+
+def test_one_look_leaves_out_helpers_of_ranks_and_programs_without_torch(world: World) -> None:
+    torch = world.launcher()
+    library = world.proc.parent / "libtorch.so"
+    library.write_bytes(b"x")
+    world.below(torch, torchrun(0))
+    world.below(torch, {}, [sys.executable, "-c", TORCH, str(library)])
+    world.process([sys.executable, "-c", WAIT], {})
+
+    seen = world.search().seen()
+
+    assert [job.pid for job in seen.jobs] == [torch.pid] and seen.others == ()
+
+
+def test_launcher_of_another_user_is_named_with_its_owner(world: World) -> None:
+    for pid, words in (
+        ("77", "python3\0-m\0torch.distributed.run\0train.py\0"),
+        ("78", "python3\0tool.py\0"),
+    ):
+        hidden = world.proc / pid
+        hidden.mkdir()
+        (hidden / "stat").write_text(
+            f"{pid} (python3) S 0 77 77 {' '.join(['0'] * 15)} 100 {' '.join(['0'] * 30)}"
+        )
+        (hidden / "status").write_text("Name:\tpython3\nUid:\t4242\t4242\t4242\t4242\n")
+        (hidden / "cmdline").write_text(words)
+
+    seen = world.search().seen()
+
+    assert (seen.jobs, seen.others, seen.foreign, seen.hidden) == ((), (), ((77, 4242),), 2)

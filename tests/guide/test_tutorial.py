@@ -180,7 +180,8 @@ def _attached_says_what_the_guide_shows(watch: subprocess.Popen[str]) -> None:
             break
     said += watch.stdout.read()
     assert watch.wait(30) == 10
-    shown = next(block for block in blocks(ROOT / "docs/howto/attach.md") if block.kind == "text")
+    texts = [block for block in blocks(ROOT / "docs/howto/attach.md") if block.kind == "text"]
+    shown = next(block for block in texts if ": watching pid " in block.text)
     assert missing(shown.text, said) == [], said
 
 

@@ -54,7 +54,7 @@ else:
 """
 
 
-def _unshare() -> list[str]:
+def unshare() -> list[str]:
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     words = ["unshare", *user, "--pid", "--fork", "--mount-proc", "--kill-child"]
     try:
@@ -88,7 +88,7 @@ class Beside:
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK")}
         with open(folder / "pause", "wb") as out:
             self.process = subprocess.Popen(
-                [*_unshare(), sys.executable, "-c", _PAUSE, json.dumps(words), str(folder)],
+                [*unshare(), sys.executable, "-c", _PAUSE, json.dumps(words), str(folder)],
                 stdout=out,
                 env=clean,
                 start_new_session=True,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import argparse
 
 
+class NoLiveRun(DiagError):
+    """No hub lives that could be asked."""
+
+
 def add_options(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
     """The options that name a hub. Returns the group of which one may be given."""
     where = parser.add_mutually_exclusive_group()
@@ -52,9 +56,9 @@ def endpoint(args: argparse.Namespace) -> tuple[str, str | None, str | None, str
     else:
         runs = list(live_in(places(run_root())))
         if not runs:
-            raise DiagError(
+            raise NoLiveRun(
                 "this user has no live run of diag on this machine",
-                hint="start the job with `diag run -- CMD`, or attach first with `diag watch --pid PID`",
+                hint="a job that hangs now: diag dump --pid PID; to go on watching it: diag watch --pid PID",
             )
         path, data = runs[0]
         if len(runs) > 1:

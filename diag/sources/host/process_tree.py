@@ -266,6 +266,21 @@ class Tree:
         return self._walk(lambda parent: children.get(parent, ()))
 
 
+class Trees:
+    """Several processes and all below them."""
+
+    def __init__(self, pids: Iterable[int], root: Path = PROC) -> None:
+        self._trees = tuple(Tree(pid, root) for pid in pids)
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        return tuple(tree.pid for tree in self._trees)
+
+    def scan(self, full: bool = False) -> tuple[int, ...]:
+        below = dict.fromkeys(pid for tree in self._trees for pid in tree.scan(full))
+        return tuple(pid for pid in below if pid not in self.roots)
+
+
 def descendants(pid: int, root: Path = PROC, left_out: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """All pids below `pid` now. Who asks every second keeps a `Tree` instead: it is cheaper by the threads."""
     tree = Tree(pid, root)
