@@ -191,7 +191,7 @@ def _reason(
     if verdict.cause == "sleeps":
         caught = _caught(frames, job.program)
         reason = polls(*found, cwd) if found is not None else None
-        if caught is not None and (reason is None or reason.kind == "polls"):
+        if caught is not None and (reason is None or reason.kind in ("polls", "gets_on_slowly")):
             return replace(tries_again(caught[1]), words=reason.words if reason is not None else "")
         return reason
     if not verdict.is_of("computes", "child_computes") or not verdict.culprits:

@@ -7,6 +7,9 @@ from typing import Any
 
 from diag.model.observations.base import Observation
 
+# As diag/launch/inject has them; nobody else calls a file so.
+_HOOK = ("_diag_hook.py", "diag/launch/inject/sitecustomize.py")
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -34,7 +37,9 @@ class Exchange:
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
     """Frames outermost first (the way a person reads a traceback). `objects`: what methods of the standard library in it
-    wait for (a queue, an event, a future), each by the method and the address, innermost first."""
+    wait for (a queue, an event, a future), each by the method and the address, innermost first.
+
+    The frames of diag's own hook, which lies around calls of the program, are left out: neither is a place of the job."""
 
     thread_id: int
     name: str
@@ -45,6 +50,11 @@ class ThreadStack:
     objects: tuple[tuple[str, int], ...] = ()
     # What `stacks.read_stack` found in the frames: many ask, and it is looked up once.
     kept_reading: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if any(frame.file.endswith(_HOOK) for frame in self.frames):
+            kept = tuple(frame for frame in self.frames if not frame.file.endswith(_HOOK))
+            object.__setattr__(self, "frames", kept)
 
 
 @dataclass(frozen=True, slots=True)
