@@ -92,11 +92,15 @@ def _pattern(call: str, place: ProgramPlace, *, in_re: bool) -> Meaning | None:
         argument = place.text.partition(f"{call}(")[2]
         name = re.match(r"[\w.]+(?=[,)])", argument)
         known = place.meaning(name[0]) if name is not None else None
-        return known or Meaning("", "value", f"re.compile({argument}", place.file, place.line)
+        if known is not None and known.kind != "either":
+            return known
+        return Meaning("", "value", f"re.compile({argument}", place.file, place.line)
     if not owner and (made := _COMPILES.search(place.text)) is not None:
         return Meaning("", "value", place.text[made.start() :], place.file, place.line)
     known = place.meaning(owner)
-    return known if known is not None and _COMPILES.match(known.text) else None
+    if known is None or known.kind == "either":
+        return None
+    return known if _COMPILES.match(known.text) else None
 
 
 def _expression(found: Meaning, cwd: str) -> Reason:

@@ -124,7 +124,8 @@ class Leave:
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """What a name stands for, by the one statement that defines it: the value assigned to it, what a function of that name
-    returns, or the loop in each round of which a list gets an item (`kind` value, function or filled). `file`: where that is."""
+    returns, or the loop in each round of which a list gets an item (`kind` value, function or filled). Of two statements by
+    one or the other of which it is defined (either), `text` is "A` or `B". `file`: where that is, of the first."""
 
     name: str
     kind: str
