@@ -197,9 +197,7 @@ def test_ranks_in_two_calls_are_not_said_to_wait_in_one() -> None:
 
 
 @pytest.mark.parametrize(("waits", "said"), [(BARRIER, False), (BACKWARD, True)])
-def test_training_is_only_said_of_a_job_that_is_seen_in_a_step(
-    waits: tuple[str, ...], *, said: bool
-) -> None:
+def test_training_is_only_said_of_a_job_that_is_seen_in_a_step(waits: tuple[str, ...], *, said: bool) -> None:
     """A barrier may stand before the first step, or after the last."""
     assert (" in training" in stuck({0: waits, 1: SLEEP}).hang().summary) is said
 

@@ -46,7 +46,7 @@ _LOOKED_AT = {
     "polls_for_thread": "is_set done empty full qsize ready locked",
     "polls_for_service": "connect connect_ex create_connection urlopen getresponse request ping",
 }  # fmt: skip
-_LISTS = frozenset("glob iglob rglob iterdir listdir scandir".split())
+_LISTS = frozenset(["glob", "iglob", "rglob", "iterdir", "listdir", "scandir"])
 _OF_OBJECTS = ("polls_for_process", "polls_for_thread")
 _EXCLUSIVE = re.compile(
     r"\bO_EXCL\b|\bopen\([^()]*[\"']x[bt+]*[\"']|\.is_locked\b|\.mkdir\(|\bos\.(?:mkdir|link)\("

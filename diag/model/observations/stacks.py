@@ -290,6 +290,26 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """A limit that a process has come to. `kind`: file_size (RLIMIT_FSIZE: the file is as long as it may make one; `value` in
+    bytes), open_files (RLIMIT_NOFILE: it has `value` descriptors, as many as it may), file_system (the one of a file that it
+    has open to write has no room left for it; `value` is its size in bytes). `fd`: by which it has `path` open, -1 for none."""
+
+    kind: str
+    path: str
+    fd: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One that a variable names, with the names of all that is in it and their ages in seconds."""
+
+    path: str
+    names: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
     `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
@@ -301,3 +321,5 @@ class VariablesRead(Observation):
     tasks_left_out: int = 0
     monotonic: float = 0.0
     time: float = 0.0
+    reached: tuple[Reached, ...] = ()
+    folders: tuple[Folder, ...] = ()
