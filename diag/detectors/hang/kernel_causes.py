@@ -87,8 +87,8 @@ def circle_cause(chain: Chain) -> str:
     """Of processes that wait for each other."""
     circle = chain.circle
     kinds = [step.wait.kind for step in circle] if len(circle) == 2 else []
-    done = tuple(sum(kind in known for kind in kinds) for known in (_READS, _WRITES))
-    return _BY_CIRCLE.get(done, "processes_wait_for_each_other")
+    reads, writes = (sum(kind in known for kind in kinds) for known in (_READS, _WRITES))
+    return _BY_CIRCLE.get((reads, writes), "processes_wait_for_each_other")
 
 
 def reader_and_writer(chain: Chain) -> tuple[Step, Step] | None:
