@@ -16,6 +16,7 @@ import pytest
 from diag.engine.engine import Engine
 from diag.model import Change, ChangeKind, Finding
 from diag.state.rank_view import RankView
+from diag.state.stack_activity import Activity
 from diag.state.view import JobView
 
 _OTHERS = re.compile(r"\bthe others\b|\ball others\b|\bothers'|\bother ranks?\b")
@@ -43,6 +44,10 @@ _ALL_IN = re.compile(
     r"^(?:all \d+ ranks|the only rank) seen (?:has|have) waited in (?P<function>[\w.<>]+)(?= \()" + _INSIDE
 )
 _CHILD_IN = re.compile(r"pid (?P<pid>\d+), which is blocked(?: in a lock)? in (?P<function>[\w.<>]+) \(")
+_HOOK = re.compile(r"_diag_hook|diag/launch/inject")  # diag's own frames are no place of the job
+_IN_CALL = re.compile(r"rank \d+ waits in (\w+ \d+ of [^;:]+?)(?=, rank \d|[;:]|$)")
+_OF_ONE_CALL = re.compile(r"\bthe call (?:that|in which) ranks? ")
+_TELLS = (", which ", "there is no such process any more", "which is another process since")
 _COMPOSED = ("proc", "stacks", "flight_recorder", "nvml")  # kinds of evidence that are diag's own words
 # Its advice tells what other ranks print after a death, in every world.
 _NOT_HELD = ("rank-died",)
@@ -81,6 +86,7 @@ def faults(finding: Finding, job: JobView) -> list[str]:
             wrong.append(f"there are no others: {text!r}")
     if finding.id in ("hang", "held-up"):
         wrong += _misplaced(finding, job)
+        wrong += _beyond_evidence(finding, job)
         own_words = (
             re.sub("`[^`]*`", "", finding.summary) + finding.advice
         )  # the program may have templates of its own
@@ -88,6 +94,32 @@ def faults(finding: Finding, job: JobView) -> list[str]:
         if "before the process group was up" in finding.summary and _group_seen(job):
             wrong.append("a process group was seen")
     return wrong
+
+
+def _beyond_evidence(finding: Finding, job: JobView) -> Iterator[str]:
+    places = [
+        item.excerpt for item in finding.evidence if item.kind in (*_COMPOSED, "remote_stack", "variables")
+    ]
+    for text in (finding.summary, finding.advice, *places):
+        if _HOOK.search(text):
+            yield f"a frame of diag's own hook: {text!r}"
+    if "(above)" in finding.advice and not any(word in finding.summary for word in _TELLS):
+        yield "nothing stands above"
+    calls = {
+        call
+        for item in finding.evidence
+        if item.kind == "flight_recorder"
+        for call in _IN_CALL.findall(item.excerpt)
+    }
+    if len(calls) > 1 and _OF_ONE_CALL.search(finding.advice):
+        yield f"they are in several calls: {sorted(calls)}"
+    backward = any(rank.activity is Activity.BACKWARD for rank in job.ranks.values())
+    if (
+        re.search(r" in training[,;: (]", finding.summary)
+        and not backward
+        and job.phases.marked != "training"
+    ):
+        yield "nothing shows a step"
 
 
 def _others_exist(finding: Finding, job: JobView) -> bool:

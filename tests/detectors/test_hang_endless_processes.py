@@ -227,6 +227,31 @@ def test_circle_of_pipes_with_a_child_says_what_to_read(
     assert said in found.advice
 
 
+IN_DATASET = (
+    *TRAIN,
+    f"__next__ {LIB}/site-packages/torch/utils/data/dataloader.py:741",
+    f"_next_data {LIB}/site-packages/torch/utils/data/dataloader.py:801",
+    f"fetch {LIB}/site-packages/torch/utils/data/_utils/fetch.py:54",
+    "__getitem__ /app/main.py:46",
+    "effects /app/main.py:28",
+)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_in_a_circle_that_begins_at_a_child_each_is_said_to_do_what_it_does(*, reads: bool) -> None:
+    """The rank's own process is no other process than the rank."""
+    wait = Wait(
+        "pipe_read" if reads else "pipe_write", "read", 12, "pipe:[4]", others=(Party(CHILD, only_main=True),)
+    )
+    stderr = replace(STDERR, others=(Party(RANK, only_main=True),))
+    child = Process(CHILD, [Thread(CHILD, "MainThread", ("main /app/effects.py:14",), stderr)], forked=False)
+    found = Job(IN_DATASET, wait, processes=[child]).told()
+
+    assert found.cause == ("pipes_read_in_turn" if reads else "both_write")
+    assert found.advice.startswith("Rank 1 reads one pipe of " if reads else "Rank 1 writes to ")
+    assert f"process {CHILD}" in found.advice and f"process {RANK}" not in found.advice
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_process_that_does_not_read_is_looked_into(takes: bool) -> None:
     sends = Wait(

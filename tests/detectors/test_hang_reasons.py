@@ -116,6 +116,9 @@ def test_other_repetition_is_not(pattern: str) -> None:
         ("counts-some", "polls", "who should change it"),
         ("counts-away", "polls", "who should change it"),
         ("again", "retries", "print the exception"),
+        ("repeated", "retries", "print the exception"),  # it counts only what succeeds
+        ("tried-some", "retries", "print the exception"),
+        ("counted-files", "polls_for_number_of_files", "What an earlier run left there is counted too"),
     ],
 )
 def test_advice_follows_from_what_the_loop_looks_at(path: Path, mark: str, cause: str, advice: str) -> None:
@@ -123,6 +126,13 @@ def test_advice_follows_from_what_the_loop_looks_at(path: Path, mark: str, cause
 
     assert found.cause == cause
     assert advice in found.advice
+
+
+def test_statement_that_failed_is_not_said_to_change_the_condition(path: Path) -> None:
+    found = sleeping(path, "repeated")
+
+    assert "whose condition would change by `done += os.pwrite(" in found.summary
+    assert "comes to its end" not in found.advice and "gets on" not in found.advice
 
 
 def test_path_that_is_looked_at_is_shown_as_it_is_made(path: Path) -> None:

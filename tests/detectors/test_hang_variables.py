@@ -268,11 +268,19 @@ def arrive(store, tag, world):
         time.sleep(1)  # arrive
 
 
+def publish(store, tag, world):
+    if store.leads():
+        return
+    while store.add(tag, 0) != world:
+        time.sleep(1)  # published
+
+
 def train(store, world, every, rank):
     for step in range(world):
         all_reduce(step)  # first
         if step % every == 0:
             arrive(store, step, world)  # saves
+            publish(store, step, world)  # publishes
         if rank == 0:
             arrive(store, step, world)  # alone
 
@@ -289,27 +297,29 @@ train(0, 0, 0)  # top
         ("saves", {"step": "76", "every": "30"}, "polls"),  # they had no such round
         ("saves", {"step": "76"}, "polls"),  # not known
         ("alone", {"step": "76", "every": "25", "rank": "1"}, "polls"),  # theirs was another way
+        ("publishes", {"step": "76", "every": "25"}, "polls"),  # they may have left before the loop
     ],
 )
 def test_loop_that_others_came_through_in_the_same_round_says_that_its_condition_was_met_for_them(
     path: Path, mark: str, there: dict[str, str], cause: str
 ) -> None:
     path.write_text(COUNTED)
+    polling = "publish" if mark == "publishes" else "arrive"
     top = f"<module> {path}:{line_of(COUNTED, 'top')}"
     ranks = {
         0: ("first", REDUCE),
-        1: (mark, f"arrive {path}:{line_of(COUNTED, 'arrive')}"),
+        1: (mark, f"{polling} {path}:{line_of(COUNTED, 'published' if polling == 'publish' else 'arrive')}"),
         2: ("first", REDUCE),
     }
     stacks: Stacks = {
         rank: [top, f"train {path}:{line_of(COUNTED, line)}", then] for rank, (line, then) in ranks.items()
     }
     here = {"step": "75", "every": "25", "rank": "0"}
-    values = {0: {"train": there}, 1: {"train": here, "arrive": {"world": "3"}}, 2: {"train": there}}
+    values = {0: {"train": there}, 1: {"train": here, polling: {"world": "3"}}, 2: {"train": there}}
     found = told(path, stacks, values)
 
     assert (found.cause, found.ranks) == (cause, (1,))
-    said = "ranks 0, 2 have come through this loop in that round (`step` is 76 there and 75 here)"
+    said = "ranks 0, 2 have come past this loop in that round (`step` is 76 there and 75 here)"
     assert (f"{said}: for them what it compares was equal" in found.summary) == (cause == "condition_was_met")
     assert ("by >=" in found.advice) == (cause == "condition_was_met")
 

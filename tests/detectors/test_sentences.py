@@ -149,6 +149,59 @@ def test_all_stopped_ranks_are_told_with_their_pids() -> None:
     )
 
 
+HOOKED = (
+    TRAIN[0],
+    "_wrap_init.<locals>.init_process_group /opt/diag/diag/launch/inject/_diag_hook.py:219",
+    *INIT[len(TRAIN) :],
+)
+
+
+def test_frame_of_diags_own_hook_is_no_place_of_the_job() -> None:
+    """Neither named as who called, nor a package between the program's line and torch."""
+    found = stuck({0: HOOKED, 1: SLEEP}).hang()
+
+    assert "init_process_group (from <module>, /app/train.py:300)" in found.summary
+    assert "diag" not in found.summary
+    assert not any("_diag_hook" in item.excerpt for item in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(/app/job.py:14)", "(diag/launch/inject/_diag_hook.py:219)"),
+        ("Ranks 0-1 are", "See what that one does (above): ranks 0-1 are"),
+        (" for 1 min", " for 1 min in training, for 1 min"),
+    ],
+)
+def test_sentence_that_goes_beyond_its_evidence_is_noticed(before: str, after: str) -> None:
+    story = stuck({0: WAIT, 1: STUCK})
+    hang = story.hang()
+    changed = replace(
+        hang, summary=hang.summary.replace(before, after), advice=hang.advice.replace(before, after)
+    )
+
+    assert changed != hang and not sentences.faults(hang, story.engine.job)
+    assert sentences.faults(changed, story.engine.job)
+
+
+BARRIER = (*TRAIN, "barrier torch/distributed/distributed_c10d.py:5037")
+BACKWARD = (*TRAIN, "_engine_run_backward torch/autograd/graph.py:869")
+
+
+def test_ranks_in_two_calls_are_not_said_to_wait_in_one() -> None:
+    two = stuck({0: ALL_REDUCE, 1: BARRIER, 2: SLEEP}).hang()
+    one = stuck({0: ALL_REDUCE, 1: ALL_REDUCE, 2: SLEEP}).hang()
+
+    assert "not joined the calls that ranks 0-1 wait in" in two.advice
+    assert "not joined the call that ranks 0-1 wait in" in one.advice
+
+
+@pytest.mark.parametrize(("waits", "said"), [(BARRIER, False), (BACKWARD, True)])
+def test_training_is_only_said_of_a_job_that_is_seen_in_a_step(waits: tuple[str, ...], *, said: bool) -> None:
+    """A barrier may stand before the first step, or after the last."""
+    assert (" in training" in stuck({0: waits, 1: SLEEP}).hang().summary) is said
+
+
 # -- others
 # -----------------------------------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ for step in range(200):
             "count",
             "condition_was_met",
             [1],
-            "have come through this loop in that round (`step` is 41 there and 40 here)",
+            "have come past this loop in that round (`step` is 41 there and 40 here)",
         ),
         ("clock", "loop_until_time", [1], "goes by a clock: it goes on until"),
         ("database", "keeps_database_locked", [0], "of which rank 0 has SQLite's RESERVED lock"),

@@ -92,3 +92,21 @@ def test_file_without_a_number_is_told_where_it_is_older_than_the_rank(tmp_path:
         ("numbered.lock", os.getpid(), "lives"),
         ("old.lock", 0, "unnumbered"),
     ]
+
+
+def test_folder_is_listed_with_ages_and_none_that_is_large(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "done.0").write_text("")
+    (tmp_path / "out" / "done.1").write_text("")
+    os.utime(tmp_path / "out" / "done.1", (1e9, 1e9))
+    (tmp_path / "large").mkdir()
+    for number in range(65):
+        (tmp_path / "large" / str(number)).write_text("")
+    asked = [tmp_path / name for name in ("large", "none", "out", "out/done.0")]
+
+    rows = marks.folders(Files(), map(str, asked), lambda text: text)
+    (folder,) = marks.folders_of(rows)
+
+    assert folder.path == str(tmp_path / "out")
+    assert [name for name, _ in folder.names] == ["done.0", "done.1"]
+    assert folder.names[0][1] < 60 and folder.names[1][1] > 1e7

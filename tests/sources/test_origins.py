@@ -414,3 +414,50 @@ def test_handler_that_raises_again_stands_for_nothing() -> None:
     line = line_of(LOADS, "raised")
 
     assert all(one.kind != "fallback" for one in origins({"/t.py": LOADS}, "/t.py", [line], 1))
+
+
+RESUMED = """
+import os
+import torch
+
+
+class State:
+    def __init__(self, folder, rank):
+        self.path = os.path.join(folder, "state.pt")
+        self.step = 0
+
+    def load(self):
+        if not os.path.exists(self.path):
+            return False
+        blob = torch.load(self.path)
+        self.step = blob["step"]
+        return True
+
+
+def train(folder, resume, rank, world):
+    state = State(folder, rank)
+    if resume:
+        state.load()
+    while state.step < 100:  # goes
+        step(state)
+    parts = [None]
+    if resume:
+        parts = os.listdir(folder)
+    for one in parts:  # parts
+        step(one)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mark", "name", "guard", "passes"),
+    [("goes", "state.step", "not os.path.exists(self.path)", True), ("parts", "parts", "resume", False)],
+)
+def test_value_that_only_some_ways_lead_to_is_shown_with_the_condition(
+    mark: str, name: str, guard: str, *, passes: bool
+) -> None:
+    """A rank that went another way has another value."""
+    line = line_of(RESUMED, mark)
+    found = origins({"/job/train.py": RESUMED}, "/job/train.py", (line,), line + 1)
+    links = [one.links[0] for one in found if one.head == line and one.kind == "file"]
+
+    assert [(one.name, one.guard, one.passes) for one in links] == [(name, guard, passes)]

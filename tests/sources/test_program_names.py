@@ -43,6 +43,38 @@ class Saver:
 """
 
 
+WAYS = """
+def step(self, inputs, extra):
+    if self.first:
+        micro = [c for c in inputs.split(self.size)]
+    else:
+        micro = [None] * self.chunks
+    rows = 1
+    if extra:
+        rows = 2
+        more = rows  # B
+    if extra:
+        kept = 1
+    elif self.first:
+        kept = 2
+    else:
+        kept = 3
+    for x in zip(micro, rows, kept):
+        send(x)  # A
+"""
+
+
+def test_name_that_another_way_gives_another_value_stands_for_either(tmp_path: Path) -> None:
+    """Of more ways than two nothing is said."""
+    found = {one.name: (one.kind, one.text, one.line) for one in place(tmp_path, "A", "step", WAYS).names}
+    inside = {one.name: (one.kind, one.text) for one in place(tmp_path, "B", "step", WAYS).names}
+
+    assert found["micro"] == ("either", "[c for c in inputs.split(self.size)]` or `[None] * self.chunks", 4)
+    assert found["rows"] == ("either", "1` or `2", 7)
+    assert "kept" not in found
+    assert inside["rows"] == ("value", "2")
+
+
 def test_names_stand_for_what_one_statement_says(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "rules.py").write_text("SLUG = 'slug'\nlimit = 3\nlimit = 4\n")

@@ -12,7 +12,7 @@ from diag.launch.runs import is_alive
 from diag.model import Payload
 from diag.model.observations import Frame
 from diag.sources.host.job_files import JobFiles
-from diag.sources.stacks import marks, variables
+from diag.sources.stacks import marks, reached, variables
 from diag.sources.stacks.remote_stack import RemoteStacks
 from diag.state.own_code import own_frames
 
@@ -83,19 +83,26 @@ class VariableSampler(RankSampler):
     def _report(self, pid: int, payload: Payload, began: float, paths: Sequence[str] = ()) -> None:
         threads, tasks = payload["threads"], payload.get("tasks", ())
         if threads and self._reported.setdefault(pid, _Reported()).is_due(threads, began, tasks):
-            if paths and (found := self._marks(paths)):
-                payload["marks"] = found
+            payload |= self._files(paths) if paths else {}
+            if pid == self.rank.pid and (found := reached.read(pid, variables.hidden)):
+                payload["reached"] = found
             payload["clocks"] = {"monotonic": time.monotonic(), "time": time.time()}
             self.reporter.record(variables.SOURCE, payload, time.monotonic() - began)
 
-    def _marks(self, paths: Sequence[str]) -> list[dict[str, Any]]:
+    def _files(self, paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """Of what is found there."""
+        process = self.rank.pid, self.rank.start_ticks
         try:
             with JobFiles(self.rank.pid) as files:
                 cwd = files.cwd()
-                whole = (path if path.startswith("/") else f"{cwd}/{path}" for path in paths)
-                return marks.read(files, whole, (self.rank.pid, self.rank.start_ticks), variables.hidden)
+                whole = [path if path.startswith("/") else f"{cwd}/{path}" for path in paths]
+                found = {
+                    "marks": marks.read(files, whole, process, variables.hidden),
+                    "folders": marks.folders(files, whole, variables.hidden),
+                }
         except OSError:
-            return []
+            return {}
+        return {name: rows for name, rows in found.items() if rows}
 
 
 class _Reported:

@@ -12,6 +12,7 @@ from diag.detectors.hang.attribution import attribute_hang
 from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.counted_calls import with_counted_calls
+from diag.detectors.hang.counted_files import with_counted_files
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
@@ -34,6 +35,7 @@ from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.ray import waiting_driver, with_ray, without_idle
+from diag.detectors.hang.reached_limits import with_reached_limit
 from diag.detectors.hang.rounds import with_miscounted
 from diag.detectors.hang.rpc import with_calls_of_rpc
 from diag.detectors.hang.shared_output import with_shared_output, writes_where_all_do
@@ -284,7 +286,8 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_counted_calls(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_text(with_lock_file(verdict, job), job)
+    verdict = with_lock_file(verdict, job)
+    verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
     verdict = with_ray(with_shared_output(with_ended_ranks(verdict, job), job), job)
     if busy and verdict.klass not in _ELSEWHERE:

@@ -123,7 +123,9 @@ def _recorded(verdict: Verdict, found: Explanation) -> str:
     ]
     late = calls_that_differ(verdict) if found.signatures else ""
     if found.kind == "absent_rank":
-        late = f"; {format_who(found.culprits, '[has|have] not entered it')}"
+        several = len({(wait.op, wait.group, wait.seq) for wait in found.waiting.values()}) > 1
+        entered = "[has|have] entered none of them" if several else "[has|have] not entered it"
+        late = f"; {format_who(found.culprits, entered)}"
     return ", ".join(waits) + late
 
 

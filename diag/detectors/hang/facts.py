@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from diag.detectors.hang.call_words import CALL_FACTS
 from diag.detectors.hang.ended_words import ENDED_FACTS
+from diag.detectors.hang.kernel_causes import reader_and_writer
 from diag.detectors.hang.rank_wait import (
     WAITS,
     cause_of,
@@ -217,7 +218,7 @@ def _sleeper_sleeps(verdict: Verdict, job: JobView) -> str:
     return f"{thread_of(chain.last) if same else _process_of(chain.last)} sleeps"
 
 
-def _other(verdict: Verdict) -> Step | Party | None:
+def _other(verdict: Verdict, job: JobView) -> Step | Party | None:
     """Whom the advice names: the one that cannot go on; else whom the first waits for, even where what that one
     does may not be read."""
     chain = verdict.chain
@@ -225,18 +226,23 @@ def _other(verdict: Verdict) -> Step | Party | None:
         return None
     if chain.end == "dead_end" or verdict.cause == "child_computes":
         return chain.last
-    return chain.steps[1] if len(chain.steps) > 1 else next(iter(chain.steps[0].wait.others), None)
+    if len(chain.steps) == 1:
+        return next(iter(chain.steps[0].wait.others), None)
+    pids = [rank.placement.pid for rank in job.ranks.known(verdict.culprits)]
+    first, second = chain.steps[:2]
+    of_child = first.process.pid not in pids and second.process.pid in pids
+    return first if of_child and first in chain.circle else second
 
 
 def _thread(verdict: Verdict, job: JobView) -> str:
-    other = _other(verdict)
+    other = _other(verdict, job)
     if isinstance(other, Step):
         return thread_of(other)
     return f"the thread with tid {other.tid}" if other is not None and other.tid else "another thread"
 
 
 def _process(verdict: Verdict, job: JobView) -> str:
-    other = _other(verdict)
+    other = _other(verdict, job)
     return "another process" if other is None else _process_of(other)
 
 
@@ -245,8 +251,13 @@ def _process_of(other: Step | Party) -> str:
     return f"process {one.pid} (`{one.command[:_COMMAND]}`)" if one.command else f"process {one.pid}"
 
 
+def _above(verdict: Verdict, job: JobView) -> str:
+    """Where the sentence says what the other one does."""
+    return " (above)" if isinstance(_other(verdict, job), Step) else ""
+
+
 def _pid(verdict: Verdict, job: JobView) -> str:
-    other = _other(verdict)
+    other = _other(verdict, job)
     one = other.process if isinstance(other, Step) else other
     return "PID" if one is None else str(one.pid)
 
@@ -270,6 +281,19 @@ def _of_reason(name: str, otherwise: str) -> Fact:
         return otherwise if verdict.reason is None else verdict.reason.facts.get(name, otherwise)
 
     return words
+
+
+def _of_circle(which: int, verb: str) -> Fact:
+    """Of two processes one of which reads what the other has not written: the rank where its own process is that one."""
+
+    def fact(verdict: Verdict, job: JobView) -> str:
+        found = reader_and_writer(verdict.chain) if verdict.chain is not None else None
+        pids = [rank.placement.pid for rank in job.ranks.known(verdict.culprits)]
+        if found is None or found[which].process.pid in pids:
+            return format_who(verdict.culprits, verb).strip()
+        return f"{_process_of(found[which])} {numbered(verb, 1)}".strip()
+
+    return fact
 
 
 def _lone_process(verdict: Verdict, job: JobView) -> str:
@@ -327,6 +351,18 @@ def _so_victims(verdict: Verdict, job: JobView) -> str:
     return f"; {format_who(verdict.waiting, '[waits|wait]')} {whom}, NCCL is not at fault"
 
 
+def _waited(verdict: Verdict, job: JobView) -> str:
+    """Whether those that wait are in one call, or each in one of its own."""
+    found = verdict.collectives.waiting if verdict.collectives is not None else {}
+    calls: set[object] = {
+        (one.op, one.group, one.seq) for number in verdict.waiting if (one := found.get(number)) is not None
+    }
+    if not calls:
+        readings = [rank.reading for rank in job.ranks.known(verdict.waiting)]
+        calls = {one.where.function for one in readings if one is not None and one.where is not None}
+    return numbered("[call|calls]", max(1, len(calls)))
+
+
 def _wait(verdict: Verdict, job: JobView) -> str:
     return numbered("[waits|wait]", len(verdict.waiting))
 
@@ -355,6 +391,7 @@ FACTS: dict[str, Fact] = {
     "first": lambda verdict, job: str(verdict.culprits[0]),
     "victims": lambda verdict, job: format_ranks(verdict.waiting),
     "wait": _wait,
+    "waited": _waited,
     "so_victims": _so_victims,
     "place": lambda verdict, job: place_of(verdict.culprits, job),
     "pids": _pids,
@@ -371,6 +408,7 @@ FACTS: dict[str, Fact] = {
     "thread": _thread,
     "process": _process,
     "pid": _pid,
+    "above": _above,
     "path": _path,
     "peer": _of_last("peer", "the other side"),
     "mount": _of_last("mount", "it"),
@@ -378,6 +416,8 @@ FACTS: dict[str, Fact] = {
     "lock": _lock,
     "of_tokenizers": _of_tokenizers,
     "lone_process": _lone_process,
+    "reader_reads": _of_circle(0, "[reads|read]"),
+    "writer": _of_circle(1, ""),
     "held_by": _held_by,
     "xid": lambda verdict, job: verdict.cause.removeprefix("xid_"),
     "gpus_spin": lambda verdict, job: numbered(

@@ -36,12 +36,10 @@ _BY_LAST = {
     "file_io": "file_system_does_not_answer",
     "sleep": "sleeps",
 }
-# Of two processes in a circle, by what the first of them does to the other; or both of them do the same.
-_BY_CIRCLE = {
-    **dict.fromkeys(("pipe_read", "unix_receive"), "pipes_read_in_turn"),
-    **dict.fromkeys(("pipe_write", "unix_send"), "both_write"),
-}
 _READS = ("pipe_read", "unix_receive")
+_WRITES = ("pipe_write", "unix_send")
+# Of two processes in a circle, by how many of them read and how many write.
+_BY_CIRCLE = {(2, 0): "both_read", (1, 1): "pipes_read_in_turn", (0, 2): "both_write"}
 # Of a child to blame, what a stack says in general; the kernel's proof says why.
 _OF_A_CHILD = ("dataloader_worker_blocked", "checkpoint_writer_blocked")
 # What a silent peer is to blame for; not where that is another rank, or the store at which ranks wait for each other.
@@ -92,10 +90,17 @@ def is_closed(chain: Chain) -> bool:
 def circle_cause(chain: Chain) -> str:
     """Of processes that wait for each other."""
     circle = chain.circle
-    if len(circle) == 2 and all(step.wait.kind in _READS for step in circle):
-        return "both_read"
-    kind = circle[0].wait.kind if len(circle) == 2 else ""
-    return _BY_CIRCLE.get(kind, "processes_wait_for_each_other")
+    kinds = [step.wait.kind for step in circle] if len(circle) == 2 else []
+    reads, writes = (sum(kind in known for kind in kinds) for known in (_READS, _WRITES))
+    return _BY_CIRCLE.get((reads, writes), "processes_wait_for_each_other")
+
+
+def reader_and_writer(chain: Chain) -> tuple[Step, Step] | None:
+    """Of two in a circle, one of which reads while the other writes."""
+    if circle_cause(chain) != "pipes_read_in_turn":
+        return None
+    first, second = chain.circle
+    return (first, second) if first.wait.kind in _READS else (second, first)
 
 
 def _is_bound(step: Step) -> bool:
@@ -119,6 +124,6 @@ def explains(cause: str, chain: Chain, by_stacks: str, *, is_open: bool) -> bool
 def _leads_to_rank(chain: Chain) -> bool:
     """By whom the first one waits for: what that one waits for in its turn is another matter."""
     first = chain.steps[0].wait
-    if first.kind in ("pipe_write", "unix_send"):
+    if first.kind in _WRITES:
         return False  # whoever has its other end does not read it
     return chain.end == "store" or any(other.rank is not None for other in first.others)

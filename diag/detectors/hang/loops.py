@@ -116,14 +116,14 @@ def gets_nowhere(verdict: Verdict) -> Verdict:
 def with_condition_met_before(
     verdict: Verdict, rank: RankView, place: ProgramPlace | None, job: JobView
 ) -> Verdict:
-    """Of a rank that looks again and again, in a loop that others have come through in the same round: for them its condition
-    was met. A loop with another way out, and one that only some ranks come to, shows nothing."""
+    """Of a rank that looks again and again, in a loop that others have come past in the same round: for them its condition
+    was met, be it at the first look. A loop with another way out, and one that only some ranks come to, shows nothing."""
     loop = loop_named(place, verdict)
     if not verdict.is_of("polls") or place is None or loop is None or ways_out(place, loop, job.run.cwd):
         return verdict
     if (ahead := ahead_of(rank, verdict.waiting, job)) is None:
         return verdict
-    words = f"{format_who(ahead.ranks, '[has|have]')} come through this loop in that round ({ahead.text})"
+    words = f"{format_who(ahead.ranks, '[has|have]')} come past this loop in that round ({ahead.text})"
     if compares_exactly(loop.text):
         words += ": for them what it compares was equal"
     return replace(verdict, cause="condition_was_met", reason=None, words=f"{verdict.words}, and {words}")

@@ -125,7 +125,17 @@ def _phase(verdict: Verdict, job: JobView) -> str:
         return ""
     if job.phases.guessed and job.phase == "model_load":
         return ""  # only that no other phase was seen
+    if job.phase == "training" and not _is_in_a_step(job):
+        return ""
     return _PHASES.get(job.phase, "")
+
+
+def _is_in_a_step(job: JobView) -> bool:
+    """The log says so, or a rank is in its backward now. A collective may be called before the first step as well as after the
+    last, and what ranks were in before, they may have left."""
+    return job.phases.marked == "training" or any(
+        rank.activity is Activity.BACKWARD for rank in job.alive_ranks()
+    )
 
 
 def _group_is_missing(verdict: Verdict, job: JobView) -> bool:

@@ -139,6 +139,8 @@ def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahe
         return None
     if any(name not in ours or ours[name] != theirs.get(name) for name in names):
         return None
+    if any(_leads_past(place, loop.line if at == 0 else 0) for at, place in enumerate(us.path)):
+        return None
     return Ahead(them.ranks, us.ranks, f"`{counter}` is {there} there and {here} here")
 
 
@@ -176,6 +178,13 @@ def round_before(rank: RankView, waiting: RankView, job: JobView) -> str:
 def _blocks(job: JobView, frame: Frame) -> Sequence[Block]:
     place = job.program.at(frame)
     return place.around if place is not None else ()
+
+
+def _leads_past(place: ProgramPlace, since: int) -> bool:
+    """Whether a way leads out before the line at which a rank is, and behind line `since`: past that line, or past the loop in
+    which it is there."""
+    own = next((one.line for one in place.around if one.kind == "while"), place.line)
+    return any(since < leave.line < own for leave in place.leaves)
 
 
 def _sides(rank: RankView, everybody_else: Sequence[int], job: JobView) -> tuple[_Side, _Side] | None:

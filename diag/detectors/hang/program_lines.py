@@ -191,7 +191,7 @@ def _reason(
     if verdict.cause == "sleeps":
         caught = _caught(frames, job.program)
         reason = polls(*found, cwd) if found is not None else None
-        if caught is not None and (reason is None or reason.kind == "polls" or _fails(found, caught[1])):
+        if caught is not None and (reason is None or reason.kind in ("polls", "gets_on_slowly")):
             return replace(tries_again(caught[1]), words=reason.words if reason is not None else "")
         return reason
     if not verdict.is_of("computes", "child_computes") or not verdict.culprits:
@@ -203,11 +203,6 @@ def _reason(
     if place is not None and (reason := search_of(thread, place, cwd)) is not None:
         return reason
     return None if found is None else goes_round(*found, cwd)
-
-
-def _fails(loop: tuple[ProgramPlace, Block] | None, caught: Block) -> bool:
-    """What would bring the loop on is what was tried, and raised."""
-    return loop is not None and bool(loop[1].deciding) and {*loop[1].deciding} <= {*caught.deciding}
 
 
 def _locked(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from diag.detectors.hang.conditions import parsed_condition
 from diag.detectors.hang.partings import head_of, ways_out
 from diag.detectors.hang.verdict import Reason
 from diag.model.observations import Block, Frame, Meaning, ProgramPlace, ThreadStack
@@ -45,6 +46,7 @@ _LOOKED_AT = {
     "polls_for_thread": "is_set done empty full qsize ready locked",
     "polls_for_service": "connect connect_ex create_connection urlopen getresponse request ping",
 }  # fmt: skip
+_LISTS = frozenset(["glob", "iglob", "rglob", "iterdir", "listdir", "scandir"])
 _OF_OBJECTS = ("polls_for_process", "polls_for_thread")
 _EXCLUSIVE = re.compile(
     r"\bO_EXCL\b|\bopen\([^()]*[\"']x[bt+]*[\"']|\.is_locked\b|\.mkdir\(|\bos\.(?:mkdir|link)\("
@@ -90,11 +92,15 @@ def _pattern(call: str, place: ProgramPlace, *, in_re: bool) -> Meaning | None:
         argument = place.text.partition(f"{call}(")[2]
         name = re.match(r"[\w.]+(?=[,)])", argument)
         known = place.meaning(name[0]) if name is not None else None
-        return known or Meaning("", "value", f"re.compile({argument}", place.file, place.line)
+        if known is not None and known.kind != "either":
+            return known
+        return Meaning("", "value", f"re.compile({argument}", place.file, place.line)
     if not owner and (made := _COMPILES.search(place.text)) is not None:
         return Meaning("", "value", place.text[made.start() :], place.file, place.line)
     known = place.meaning(owner)
-    return known if known is not None and _COMPILES.match(known.text) else None
+    if known is None or known.kind == "either":
+        return None
+    return known if _COMPILES.match(known.text) else None
 
 
 def _expression(found: Meaning, cwd: str) -> Reason:
@@ -227,8 +233,14 @@ _ENDLESS_FOR = re.compile(r"\bin (?:itertools\.)?(?:count|cycle|repeat)\(|\bin i
 def loop_words(place: ProgramPlace, loop: Block, cwd: str) -> str:
     text = head_of(loop, place.file, cwd) + (ways_out(place, loop, cwd) or _goes_on(place, loop, cwd))
     if loop.deciding and loop.kind == "while" and not _is_true(loop):
-        text += f", whose condition changes by `{loop.deciding[0]}`"
+        changes = "would change" if _has_failed(place, loop) else "changes"
+        text += f", whose condition {changes} by `{loop.deciding[0]}`"
     return text
+
+
+def _has_failed(place: ProgramPlace, loop: Block) -> bool:
+    """What is to change its condition is among what was tried when an exception was caught, at whose handler this line is."""
+    return not {*loop.deciding}.isdisjoint(_tried(place, loop))
 
 
 def _goes_on(place: ProgramPlace, loop: Block, cwd: str) -> str:
@@ -270,13 +282,32 @@ def polls(place: ProgramPlace, loop: Block, cwd: str) -> Reason:
     kinds = _looks_at(_with_values(place, looked)) or _looks_at(tried)
     if kinds == {"polls_for_file"} and _until_gone(place, loop):
         return Reason("polls_for_lock_file", words)
-    if not kinds and _gets_on(loop):
+    if not kinds and _gets_on(loop) and not _has_failed(place, loop):
         return Reason("gets_on_slowly", words)
+    if kinds == {"polls_for_file"} and counts_files(loop):
+        return Reason("polls_for_number_of_files", words)
     return Reason(kinds.pop() if len(kinds) == 1 else "polls", words)
 
 
+def counts_files(loop: Block) -> bool:
+    """Of a `while` that compares the number of what it finds: `while len(list(out.glob("done.*"))) != world:`."""
+    condition = parsed_condition(loop.text)
+    compared = [one for one in ast.walk(condition) if isinstance(one, ast.Compare)] if condition else []
+    counted = [
+        side
+        for one in compared
+        for side in (one.left, *one.comparators)
+        if isinstance(side, ast.Call) and isinstance(side.func, ast.Name) and side.func.id in ("len", "sum")
+    ]
+    return any(
+        isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] in _LISTS
+        for side in counted
+        for inner in ast.walk(side)
+    )
+
+
 def _gets_on(loop: Block) -> bool:
-    """It compares two numbers, and in every round counts one of them towards the other."""
+    """It compares two numbers, and in every round that it comes through counts one of them towards the other."""
     compared = _COMPARES.fullmatch(loop.text)
     if compared is None or not loop.deciding or loop.met or loop.unmet:
         return False
@@ -314,10 +345,19 @@ def _conditions(place: ProgramPlace, loop: Block) -> list[str]:
 
 
 def _handled(place: ProgramPlace, loop: Block) -> Iterator[str]:
-    for block in place.around:
-        if block.kind == "except" and loop.line <= block.line <= loop.last:
-            yield block.text
-            yield from block.deciding
+    for block in _handlers(place, loop):
+        yield block.text
+        yield from block.deciding
+
+
+def _tried(place: ProgramPlace, loop: Block) -> list[str]:
+    return [text for block in _handlers(place, loop) for text in block.deciding]
+
+
+def _handlers(place: ProgramPlace, loop: Block) -> list[Block]:
+    return [
+        block for block in place.around if block.kind == "except" and loop.line <= block.line <= loop.last
+    ]
 
 
 def _with_values(place: ProgramPlace, texts: Sequence[str]) -> list[str]:

@@ -233,7 +233,8 @@ def _made(loop: Block, place: ProgramPlace, cwd: str) -> str:
     one = known[0]
     if one.kind == "filled":
         return f", where {one.name} is filled in `{one.text}` ({format_path(one.file, cwd)}:{one.line}),"
-    return f", where {one.name} is `{one.text[:80]}` ({format_path(one.file, cwd)}:{one.line}),"
+    text = one.text if one.kind == "either" else one.text[:80]
+    return f", where {one.name} is `{text}` ({format_path(one.file, cwd)}:{one.line}),"
 
 
 def _loop_of(rank: RankView, job: JobView) -> tuple[Frame, ProgramPlace, Block] | None:

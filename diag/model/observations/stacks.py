@@ -7,6 +7,9 @@ from typing import Any
 
 from diag.model.observations.base import Observation
 
+# As diag/launch/inject has them; nobody else calls a file so.
+_HOOK = ("_diag_hook.py", "diag/launch/inject/sitecustomize.py")
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -34,7 +37,9 @@ class Exchange:
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
     """Frames outermost first (the way a person reads a traceback). `objects`: what methods of the standard library in it
-    wait for (a queue, an event, a future), each by the method and the address, innermost first."""
+    wait for (a queue, an event, a future), each by the method and the address, innermost first.
+
+    The frames of diag's own hook, which lies around calls of the program, are left out: neither is a place of the job."""
 
     thread_id: int
     name: str
@@ -45,6 +50,11 @@ class ThreadStack:
     objects: tuple[tuple[str, int], ...] = ()
     # What `stacks.read_stack` found in the frames: many ask, and it is looked up once.
     kept_reading: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if any(frame.file.endswith(_HOOK) for frame in self.frames):
+            kept = tuple(frame for frame in self.frames if not frame.file.endswith(_HOOK))
+            object.__setattr__(self, "frames", kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,8 @@ class Leave:
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """What a name stands for, by the one statement that defines it: the value assigned to it, what a function of that name
-    returns, or the loop in each round of which a list gets an item (`kind` value, function or filled). `file`: where that is."""
+    returns, or the loop in each round of which a list gets an item (`kind` value, function or filled). Of two statements by
+    one or the other of which it is defined (either), `text` is "A` or `B". `file`: where that is, of the first."""
 
     name: str
     kind: str
@@ -279,6 +290,26 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """A limit that a process has come to. `kind`: file_size (RLIMIT_FSIZE: the file is as long as it may make one; `value` in
+    bytes), open_files (RLIMIT_NOFILE: it has `value` descriptors, as many as it may), file_system (the one of a file that it
+    has open to write has no room left for it; `value` is its size in bytes). `fd`: by which it has `path` open, -1 for none."""
+
+    kind: str
+    path: str
+    fd: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One that a variable names, with the names of all that is in it and their ages in seconds."""
+
+    path: str
+    names: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
     `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
@@ -290,3 +321,5 @@ class VariablesRead(Observation):
     tasks_left_out: int = 0
     monotonic: float = 0.0
     time: float = 0.0
+    reached: tuple[Reached, ...] = ()
+    folders: tuple[Folder, ...] = ()

@@ -288,10 +288,12 @@ KINDS = {
     # A verb that follows the number of ranks: Chinese has one form.
     "wait": Kind(r"waits?"),
     "have": Kind(r"has|have"),
+    "waited": Kind(r"calls?"),
+    "above": Kind(r"(?: \(above\))?", lambda text: "（见上）" if text else ""),
 }
 CLAUSE = "clause"  # a place of what is a template's itself
 COUNT = "n"
-SILENT = frozenset({"wait", "have"})  # may be left out
+SILENT = frozenset({"wait", "have", "waited"})  # may be left out
 
 
 def kind_of(place: str) -> Kind:

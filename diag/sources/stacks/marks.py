@@ -6,6 +6,8 @@ Opened as the rank itself may (`job_files`). Of their content nothing but the nu
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 import socket
@@ -15,14 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from diag.model.observations import Mark
+from diag.model.observations import Folder, Mark
 from diag.sources.host.job_files import Files
 from diag.sources.host.process_tree import PROC, colon_fields, read_process, read_text
-from diag.sources.payload import from_mapping, mapping
+from diag.sources.payload import from_mapping, mapping, sequence, word
 
 _MOST_BYTES = 256
 MOST = 4
 _MOST_TRIED = 8
+_MOST_FOLDERS, _MOST_NAMES = 2, 64
 _LONGEST = 120
 _LATER_SECONDS = 5.0  # a process that began so long after the file was written did not write it
 _NUMBERS = re.compile(r"\b\d{1,10}\b")
@@ -100,6 +103,34 @@ def began_at(ticks: int, proc: Path = PROC) -> float:
     """Seconds since the epoch, of a process's start in ticks since the boot."""
     up = read_text(f"{proc}/uptime").partition(" ")[0]
     return time.time() - (float(up) - ticks / os.sysconf("SC_CLK_TCK")) if up else 0.0
+
+
+def folders(files: Files, paths: Iterable[str], hidden: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Of these paths the folders, each with the names in it and their ages in seconds; none of more than `_MOST_NAMES`."""
+    found: list[dict[str, Any]] = []
+    for path in list(dict.fromkeys(paths))[:_MOST_TRIED]:
+        if len(found) == _MOST_FOLDERS:
+            break
+        with contextlib.suppress(OSError, ValueError):
+            with files.scandir(path) as entries:
+                names = [one.name for one in itertools.islice(entries, _MOST_NAMES + 1)]
+            if len(names) <= _MOST_NAMES:
+                now = time.time()
+                rows = [
+                    [hidden(name)[:_LONGEST], round(max(0.0, now - files.stat(f"{path}/{name}").st_mtime), 1)]
+                    for name in sorted(names)
+                ]
+                found.append({"path": hidden(path)[-_LONGEST:], "names": rows})
+    return found
+
+
+def folders_of(rows: Iterable[Any]) -> Iterator[Folder]:
+    for row in list(rows)[:_MOST_FOLDERS]:
+        found = mapping(row)
+        names = [sequence(one) for one in sequence(found["names"])[:_MOST_NAMES]]
+        yield Folder(
+            word(found["path"], 4096), tuple((word(name, _LONGEST), float(age)) for name, age in names)
+        )
 
 
 def marks_of(rows: Iterable[Any]) -> Iterator[Mark]:

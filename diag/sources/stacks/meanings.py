@@ -21,6 +21,9 @@ _LONGEST = 400  # characters of a value: a query, a regular expression
 _FROM = re.compile(r"from (?P<dots>\.*) ?(?P<module>[\w.]*) ?import \(?(?P<names>[\w ,]+)\)?")
 _IMPORT = re.compile(r"import (?P<modules>[\w. ,]+)")
 _NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_][\w.]*(?![\w.\"'])")
+_EITHER = 2  # values by two ways
+_SHORT = 70  # characters of each of them
+_BRANCHES = ("if", "elif", "else", "except", "case")
 _ABOVE = 3  # folders above a file in which the modules that it imports may begin
 _AWAITED = re.compile(r"([A-Za-z_][\w.]*)(?:\[[^\[\]]*\])?\.wait\(")
 _MOST_NAMES = 4  # one taken from another, as in `for one in requests`
@@ -122,9 +125,26 @@ class Meanings:
         if own:
             before = [one for one in own if one < at] or own
             filled = self._filled(name, before[-1], range(before[-1] + 1, max(at, before[-1] + 1)))
-            return True, filled or _the_only(before[-1:], name, self._path, self._lines)
+            return True, filled or self._last_of(before, name, at)
         parameter = re.search(rf"[(,] ?\**{re.escape(name)} ?[,:=)]", self._lines[head].text)
         return parameter is not None, None
+
+    def _last_of(self, before: Sequence[int], name: str, at: int) -> Meaning | None:
+        """The last one. Where that is in a branch in which this line is not, either that or the one before; of more nothing is
+        said."""
+        around = {*heads_of(self._lines, at)}
+        found = [before[-1]]
+        while len(found) < len(before) and self._is_in_a_branch(found[0], around):
+            found.insert(0, before[-1 - len(found)])
+        values = [self._lines[one].value for one in found]
+        if len(found) != _EITHER or not all(values):
+            return _the_only(found, name, self._path, self._lines)
+        text = "` or `".join(shown(value, _SHORT) for value in values)
+        return Meaning(name, "either", text, self._path, self._lines[found[0]].first)
+
+    def _is_in_a_branch(self, at: int, around: set[int]) -> bool:
+        inner = [head for head in heads_of(self._lines, at) if head not in around]
+        return any(self._lines[head].word in _BRANCHES for head in inner)
 
     def _filled(self, name: str, begun: int, between: Iterable[int]) -> Meaning | None:
         """Of a list that is empty where it begins: the loop that appends to it in each of its rounds."""

@@ -263,12 +263,24 @@ class Text:
                 yield from ((f"{name}:{at}", each) for at, each in enumerate(call.args))
             yield from ((f"{name}:{each.arg}", each.value) for each in call.keywords if each.arg)
 
-    @staticmethod
-    def nearest(found: list[Binding], line: int) -> list[Binding]:
-        """The last one before it, and what changes it in place wherever that is."""
+    def nearest(self, found: list[Binding], line: int) -> list[Binding]:
+        """The last one before it, and what changes it in place wherever that is. Where that one is only come to under a
+        condition, the one before it too."""
         plain = [one for one in found if one.kind != "changes"]
-        before = [one for one in plain if one.line <= line]
-        return [*(before or plain)[-1:], *(one for one in found if one.kind == "changes")]
+        before = [one for one in plain if one.line <= line] or plain
+        first = len(before) - 1
+        while first > 0 and self._may_be_passed(before[first].statement, line):
+            first -= 1
+        return [*before[max(0, first) :], *(one for one in found if one.kind == "changes")]
+
+    def _may_be_passed(self, statement: ast.stmt, line: int) -> bool:
+        """It is in a branch of an `if` in which that line is not."""
+        outer = self.parent(statement)
+        while outer is not None and not isinstance(outer, (*LOOPS, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if isinstance(outer, ast.If) and not outer.lineno <= line <= (outer.end_lineno or line):
+                return True
+            outer = self.parent(outer)
+        return False
 
     def segment(self, node: ast.AST) -> str:
         """In one row, as it is written."""

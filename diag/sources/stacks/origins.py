@@ -244,11 +244,13 @@ class _Slice:
                     (*links, Link("parameter", name, position, scope.text.path, scope.line, own=True)),
                 )
             return
-        for one in self._first(self._bindings(node, scope)):
+        bindings = self._bindings(node, scope)
+        several = sum(one.kind == "value" for one in bindings) > 1
+        for one in self._first(bindings):
             if one.shared:
                 continue
             here = own and one.function is scope
-            link = self._link(one.kind, name, one, own=here)
+            link = self._link(one.kind, name, one, own=here, several=several)
             inside = one.function or scope
             guard = guard_of(one.statement, one.function) if one.kind == "changes" else None
             own_guard = guard is not None and _names(guard.head, name)
@@ -275,8 +277,10 @@ class _Slice:
             head = shown(function.text.head_of(handler))
             yield "fallback", (*links[:-1], replace(links[-1], guard=head, guard_line=handler.lineno))
 
-    def _link(self, kind: str, name: str, one: Binding, *, own: bool) -> Link:
-        guard = guard_of(one.statement, one.function) if kind == "changes" else None
+    def _link(self, kind: str, name: str, one: Binding, *, own: bool, several: bool = False) -> Link:
+        """`several`: other statements give it a value as well, so that this one need not be that of every rank."""
+        guarded = kind == "changes" or (kind == "value" and several)
+        guard = guard_of(one.statement, one.function) if guarded else None
         text = one.function.text if one.function is not None else self._own
         value = one.statement if kind in ("changes", "given") else one.value
         return Link(

@@ -25,7 +25,8 @@ from diag.model.observations import (
 )
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.facts import failure, owner
-from diag.sources.stacks.marks import marks_of
+from diag.sources.stacks.marks import folders_of, marks_of
+from diag.sources.stacks.reached import reached_of
 from diag.sources.stacks.remote_stack.values import HIDDEN, NO_SECRETS, Redact
 
 SOURCE = "variables"
@@ -93,7 +94,11 @@ def parse(record: Record) -> Iterator[Observation]:
     marks = tuple(marks_of(sequence(payload.get("marks", ()))))
     clocks = mapping(payload.get("clocks", {}))
     monotonic, seconds = (float(clocks.get(name, 0.0)) for name in ("monotonic", "time"))
-    yield VariablesRead(record.rank, pid, frames, tasks, marks, left_out, monotonic, seconds)
+    reached = tuple(reached_of(sequence(payload.get("reached", ()))))
+    folders = tuple(folders_of(sequence(payload.get("folders", ()))))
+    yield VariablesRead(
+        record.rank, pid, frames, tasks, marks, left_out, monotonic, seconds, reached, folders
+    )
 
 
 def _task(row: Any) -> AsyncTask:

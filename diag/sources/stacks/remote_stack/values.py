@@ -75,10 +75,10 @@ class Values:
         kind = self.objects.kind_of(address)
         if kind.address == self.objects.unicode:
             text = self.objects.text(address)
+            text = text if _IN_PATH.search(text) else ""
         else:
-            slots = dict(self.objects.slots(address)) if kind.is_heap and "Path" in kind.name else {}
-            text = self.objects.text(slots["_str"]) if "_str" in slots else ""
-        return text if 0 < len(text) < _LONGEST_PATH and "\n" not in text and _IN_PATH.search(text) else ""
+            text = self._text_of_path(address, kind) or ""
+        return text if 0 < len(text) < _LONGEST_PATH and "\n" not in text else ""
 
     def _hides(self, name: str, text: str) -> bool:
         return not _is_no_secret(name, text) and self._redact.name(name)
@@ -152,19 +152,23 @@ class Values:
         return "b" + _quoted(text, size)
 
     def _path(self, address: int, kind: Kind) -> str | None:
+        text = self._text_of_path(address, kind)
+        if text is None:
+            return None
+        return f"{kind.name}({_quoted(self._redact.text(text[:_MOST_READ]), len(text))})"
+
+    def _text_of_path(self, address: int, kind: Kind) -> str | None:
         """pathlib's keep the text that they were made of, or have made of it."""
         if not kind.is_heap or "Path" not in kind.name:
             return None
         slots = dict(self.objects.slots(address))
         if "_str" in slots:
-            text = self.objects.text(slots["_str"])
-        elif "_raw_paths" in slots:  # 3.12 on: as given
-            text = "/".join(self._strings(slots["_raw_paths"]))
-        elif "_parts" in slots:
-            text = "/".join(self._strings(slots["_parts"])).replace("//", "/", 1)
-        else:
-            return None
-        return f"{kind.name}({_quoted(self._redact.text(text[:_MOST_READ]), len(text))})"
+            return self.objects.text(slots["_str"])
+        if "_raw_paths" in slots:  # 3.12 on: as given
+            return "/".join(self._strings(slots["_raw_paths"]))
+        if "_parts" in slots:
+            return "/".join(self._strings(slots["_parts"])).replace("//", "/", 1)
+        return None
 
     def _strings(self, address: int) -> Iterable[str]:
         return [self.objects.text(item) for item in self._items(address, self.objects.kind_of(address))]
