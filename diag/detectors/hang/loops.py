@@ -121,7 +121,7 @@ def with_condition_met_before(
     loop = loop_named(place, verdict)
     if not verdict.is_of("polls") or place is None or loop is None or ways_out(place, loop, job.run.cwd):
         return verdict
-    if (ahead := ahead_of(rank, verdict.waiting, job)) is None:
+    if (ahead := ahead_of(rank, verdict.waiting, job, came_by=True)) is None:
         return verdict
     words = f"{format_who(ahead.ranks, '[has|have]')} come past this loop in that round ({ahead.text})"
     if compares_exactly(loop.text):

@@ -111,9 +111,11 @@ class Ahead:
     text: str
 
 
-def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahead | None:
+def ahead_of(
+    rank: RankView, everybody_else: Sequence[int], job: JobView, *, came_by: bool = False
+) -> Ahead | None:
     """By the counter of a loop in the function where they came apart. None where others may not have come by where this one
-    is: a condition leads there whose values differ, or were not read."""
+    is: a condition leads there whose values differ, or were not read; with `came_by` also where a way leads out before."""
     sides = _sides(rank, everybody_else, job)
     if sides is None:
         return None
@@ -139,7 +141,7 @@ def ahead_of(rank: RankView, everybody_else: Sequence[int], job: JobView) -> Ahe
         return None
     if any(name not in ours or ours[name] != theirs.get(name) for name in names):
         return None
-    if any(_leads_past(place, loop.line if at == 0 else 0) for at, place in enumerate(us.path)):
+    if came_by and any(_leads_past(place, loop.line if at == 0 else 0) for at, place in enumerate(us.path)):
         return None
     return Ahead(them.ranks, us.ranks, f"`{counter}` is {there} there and {here} here")
 
