@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.echoed_errors import CASCADE
-from diag.knowledge.tracebacks import CHAIN, FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
+from diag.knowledge.tracebacks import CALL_STACK, CHAIN, FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -59,6 +59,8 @@ def exceptions(lines: Iterable[str]) -> list[str]:
         text = PREFIX.sub("", line)
         if _HEAD in text:
             ignored, open_for = bool(NOT_ITS_END.search(before)), 0
+        elif text == CALL_STACK:
+            ignored, open_for = True, 0
         elif FRAME.match(text):
             open_for = _STRANGERS
         elif open_for and text and not text[0].isspace():
