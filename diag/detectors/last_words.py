@@ -24,7 +24,8 @@ _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:
 _HEAD = "Traceback (most recent call last):"
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
 
-# libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`):
+# libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`), UCX 1.6-1.18:
+#   [gpu-17:227  :0:227] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x28)
 #   terminate called after throwing an instance of 'c10::Error'
 #     what():  CUDA error: an illegal memory access was encountered
 #   terminate called without an active exception
@@ -34,7 +35,7 @@ _STRANGERS = 8  # lines of others that may be between a frame and its exception
 NATIVE = re.compile(
     r"terminate called (?:after throwing|without an active)|Fatal Python error: |double free or corruption"
     r"|(?:free|malloc|realloc|munmap_chunk)\(\): |corrupted (?:size vs\. prev_size|double-linked list)"
-    r"|\*\*\* stack smashing detected|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
+    r"|\*\*\* stack smashing detected|Caught signal \d{1,2} \((?:Segm|Bus e|Illeg|Float|Abort)|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
 )
 _WHAT = re.compile(r"\s{1,4}what\(\): {1,4}(.+)")
 CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})

@@ -263,8 +263,9 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     text = known[kind]
     if kind == "advice" and last.error:
         text = remedy(last.lines, last.error) or text
-    elif cause == "signal_6" and not last.error and kind != "explained":  # who aborts says why just before
-        told = (remedy([line], line, general=False) for line in reversed(last.lines[-_LAST_WORDS:]))
+    elif not last.error and kind != "explained":  # who aborts, or gives up, may say why just before
+        words = [*(rank.tail or last.lines)][-_LAST_WORDS:]
+        told = (remedy([line], line, general=False) for line in reversed(words))
         text = next(filter(None, told), text)
     text += known["follows"] if followed and kind not in ("always", "lost") else ""
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

@@ -277,7 +277,7 @@ class UnrecognisedFailureDetector(Detector):
             or FRAME.match(fact.text)
             or "Traceback" in text
             or CHAIN in text
-            or fact.text[:1] == "["
+            or (fact.text[:1] == "[" and not _same_head(fact.text, claim.line))
         ):
             self._last = None
         elif any(letter.isalnum() for letter in text):  # more than the brackets that close a notebook's JSON
@@ -389,7 +389,7 @@ class UnrecognisedFailureDetector(Detector):
             self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
             self._claims.append(_Claim(at, self._lines, fact.rank, *told))
-            if klass == "python" and sure:
+            if (klass == "python" and sure) or "*** Process received signal" in text:
                 self._last = self._claims[-1]
 
     @property
@@ -474,6 +474,12 @@ def _order(claim: _Claim) -> tuple[bool, int, int]:
     other = 1 if _UNREAD.match(claim.text) else 4 if weak else 3
     kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": other}
     return (claim.wrapper, 0 if claim.sure else 5 if claim.asked else kinds[claim.klass], claim.number)
+
+
+def _same_head(text: str, line: str) -> bool:
+    """Whether Open MPI puts the same host and process before both:   [nid006549:31808] Signal: Segmentation fault (11)"""
+    head, end, _ = line.partition("] ")
+    return bool(end) and ":" in head and text.startswith(f"{head}] ")
 
 
 def _own_frame(frames: tuple[str, ...]) -> str:

@@ -39,6 +39,13 @@ ENDED = re.compile(
     r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
     r"(?: {2,40}\S.*)?$)"
 )
+# What the handlers of UCX 1.6-1.18 and Open MPI 4-5 print of a process that crashed:
+#   [gpu-17:227  :0:227] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x28)
+#   [nid006549:31808] Signal: Segmentation fault (11)
+CRASHED = re.compile(
+    r"\[[\w.-]{1,253}:[\d: ]{1,40}\] (?:Caught signal \d{1,2} \(|Signal: )"
+    r"(?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point)"
+)
 # A scheduler's own word that it ended a step or job: what follows is how it is taken down. Slurm 17-24, LSF 10.1, PBS:
 #   slurmstepd: error: *** STEP 1809577.0 ON r6i5n1 CANCELLED AT 2021-05-23T08:46:02 ***
 #   slurmstepd: error: *** JOB 4711 ON gpu-17 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***
