@@ -35,7 +35,8 @@ _STRANGERS = 8  # lines of others that may be between a frame and its exception
 NATIVE = re.compile(
     r"terminate called (?:after throwing|without an active)|Fatal Python error: |double free or corruption"
     r"|(?:free|malloc|realloc|munmap_chunk)\(\): |corrupted (?:size vs\. prev_size|double-linked list)"
-    r"|\*\*\* stack smashing detected|Caught signal \d{1,2} \((?:Segm|Bus e|Illeg|Float|Abort)|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
+    r"|\*\*\* stack smashing detected|Caught signal \d{1,2} \((?:Segm|Bus e|Illeg|Float|Abort)"
+    r"|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
 )
 _WHAT = re.compile(r"\s{1,4}what\(\): {1,4}(.+)")
 CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})

@@ -92,6 +92,8 @@ class RankDiedDetector(Detector):
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
         explained = job.gpu_faults.finding_of(root.rank, job.progress.iteration_at)
+        if not explained and _by_watchdog(last.error, job):
+            explained = "hang"
         guessed = root.exit is None or root.exit.how in _GUESSED
         yield finding(
             self.name,
@@ -137,6 +139,12 @@ class RankDiedDetector(Detector):
         named = filter(None, map(_WORKER_KILLED.search, rank.tail))
         pids = {int(pid) for match in named for pid in re.findall(r"\d+", match[0])}
         return not pids.isdisjoint(self._killed) or self._for_memory(rank)
+
+
+def _by_watchdog(error: str, job: JobView) -> bool:
+    """Torch's watchdog ended it, for a collective that another rank did not come to."""
+    hung = job.log.ended is not None and job.log.ended.hung
+    return hung and "Watchdog caught collective operation timeout" in error
 
 
 def _alone(root: RankView, dead: list[RankView]) -> bool:

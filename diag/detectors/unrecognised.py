@@ -174,6 +174,11 @@ class _Claim:
             else self.text
         )
 
+    def begins_with_source(self, rank: int | None) -> bool:
+        """Whether that rank's message is source that was compiled at run time, before what the compiler says of it."""
+        bare = self.sure and self.rank == rank and self.text.endswith(":")
+        return bare and bool(self.below) and self.below[0].startswith("#")
+
     @property
     def is_raised(self) -> bool:
         return self.klass == "python" and self.sure and not self.wrapper
@@ -380,6 +385,9 @@ class UnrecognisedFailureDetector(Detector):
     ) -> None:
         if "FailedScheduling" in text:  # the newest event tells what the pod waits for now
             self._scheduled()
+        if klass == "other" and self._claims and self._claims[-1].begins_with_source(fact.rank):
+            self._claims[-1].below[:] = [text]  # what the compiler says of it
+            return
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
                 wrapper

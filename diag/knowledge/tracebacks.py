@@ -12,7 +12,9 @@ PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
 # Above the traceback of an exception that ends nothing; multiprocessing and concurrent.futures pass theirs on:
 #   Exception ignored in: <function ...>        --- Logging error ---        Error in atexit._run_exitfuncs:
-NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)|--- Logging error ---|Error in atexit\._run_exitfuncs:")
+NOT_ITS_END = re.compile(
+    r"Exception (?:in thread|ignored)|--- Logging error ---|Error in atexit\._run_exitfuncs:"
+)
 # logging's own word below that traceback: the frames that follow are those of the call, of which nothing was raised.
 CALL_STACK = "Call stack:"
 # What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare

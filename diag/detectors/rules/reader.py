@@ -111,9 +111,7 @@ class LogReader:
             uncaught = message.rank is not None
             if rule.kind == "exception":
                 if ends is None:
-                    ends = (
-                        _Ends.NOTHING if rank in self._ignored else _ends(message.text, above, uncaught)
-                    )
+                    ends = _Ends.NOTHING if rank in self._ignored else _ends(message.text, above, uncaught)
                 if ends is _Ends.NOTHING or (ends is _Ends.SEEN_ALONE and message.level in _NO_FAILURE):
                     continue
             alone = rule.kind == "exception" and ends is _Ends.SEEN_ALONE

@@ -20,10 +20,20 @@ from diag.engine.importers.tracebacks import (
     NOT_FATAL,
     TRACEBACK,
     Raised,
+    by_launcher,
     goes_on,
 )
 from diag.knowledge.log_prefix import message_of, without_outer, without_quote
-from diag.knowledge.tracebacks import BY_SCHEDULER, CHAIN, CRASHED, ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
+from diag.knowledge.tracebacks import (
+    BY_SCHEDULER,
+    CHAIN,
+    CRASHED,
+    ENDED,
+    NOT_ITS_END,
+    OF_LAUNCHER,
+    PREFIX,
+    SIGNALS,
+)
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -305,7 +315,7 @@ class LogOutcome:
         self.failed[number] = fact
         if not fact.pid:  # torchelastic's own log comes between
             said = self._said.get(number if self._parts else None, ())
-            own = [line for line in said if not line.lstrip().startswith(_OF_STARTERS)]
+            own = [line for line in said if not (line.lstrip().startswith(_OF_STARTERS) or by_launcher(line))]
             self._heard.setdefault(number, own)
         if fact.pid:
             self.pids[number] = fact.pid
