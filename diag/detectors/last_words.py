@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.echoed_errors import CASCADE
-from diag.knowledge.tracebacks import CHAIN, FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
+from diag.knowledge.tracebacks import CALL_STACK, CHAIN, FRAME, NOT_ITS_END, OF_LAUNCHER, PREFIX
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 
@@ -24,7 +24,8 @@ _RAISED = re.compile(r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}(?:: .*|:
 _HEAD = "Traceback (most recent call last):"
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
 
-# libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`):
+# libstdc++ 6-14, glibc 2.17-2.41, CPython 3.8-3.14, glog (`F1121 ... Check failed`), UCX 1.6-1.18:
+#   [gpu-17:227  :0:227] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x28)
 #   terminate called after throwing an instance of 'c10::Error'
 #     what():  CUDA error: an illegal memory access was encountered
 #   terminate called without an active exception
@@ -34,7 +35,8 @@ _STRANGERS = 8  # lines of others that may be between a frame and its exception
 NATIVE = re.compile(
     r"terminate called (?:after throwing|without an active)|Fatal Python error: |double free or corruption"
     r"|(?:free|malloc|realloc|munmap_chunk)\(\): |corrupted (?:size vs\. prev_size|double-linked list)"
-    r"|\*\*\* stack smashing detected|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
+    r"|\*\*\* stack smashing detected|Caught signal \d{1,2} \((?:Segm|Bus e|Illeg|Float|Abort)"
+    r"|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
 )
 _WHAT = re.compile(r"\s{1,4}what\(\): {1,4}(.+)")
 CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
@@ -59,6 +61,8 @@ def exceptions(lines: Iterable[str]) -> list[str]:
         text = PREFIX.sub("", line)
         if _HEAD in text:
             ignored, open_for = bool(NOT_ITS_END.search(before)), 0
+        elif text == CALL_STACK:
+            ignored, open_for = True, 0
         elif FRAME.match(text):
             open_for = _STRANGERS
         elif open_for and text and not text[0].isspace():

@@ -22,6 +22,7 @@ from diag.detectors.relations import (
     WhereUnnamed,
     WholeJob,
 )
+from diag.knowledge.tracebacks import ASKED_TO_END
 from diag.model import Confidence, Evidence, Finding, Severity
 
 # A failure is reported up to so long before a rank ends of it (a core dump of a GPU's memory, peers that are
@@ -36,8 +37,10 @@ def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding
     referred to."""
     if not death.cause.startswith(_BY_ITSELF) or death.cause in _FROM_OUTSIDE:
         return death
-    if rules and not death.cause.startswith("signal_"):
-        own = rules[0]
+    own = rules[0] if rules else None
+    if own is not None and own.cause == "time_limit" and _left_by_itself(death):
+        return death
+    if own is not None and not death.cause.startswith("signal_"):
         evidence = Evidence("rule", f"{own.rule}: {own.summary}", own.since)
         return replace(
             death, cause=own.cause or death.cause, advice=own.advice, evidence=(*death.evidence, evidence)
@@ -52,6 +55,12 @@ def explained(death: Finding, rules: Sequence[Finding], others: Sequence[Finding
         return replace(death, summary=summary, advice=with_words(row(death.id)["explained"], words))
     summary = death.summary.partition("; ")[0]
     return replace(death, summary=summary, advice=f"See {root.id} above.", evidence=death.evidence[:1])
+
+
+def _left_by_itself(death: Finding) -> bool:
+    """Its last words are known, it was not told to end, and no signal ended it: its peers waited until the limit."""
+    words = death.summary.partition(" holds no exception, and ends: ")[2]
+    return bool(words) and ASKED_TO_END.search(words) is None
 
 
 def _explains(finding: Finding, death: Finding) -> bool:

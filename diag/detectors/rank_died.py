@@ -98,6 +98,8 @@ class RankDiedDetector(Detector):
             cause, after = "crash_at_exit", " at its exit, after the training had finished"
         for_memory = cause == "dataloader_worker_killed" and self._worker_for_memory(root)
         explained = job.gpu_faults.finding_of(root.rank, job.progress.iteration_at)
+        if not explained and _by_watchdog(last.error, job):
+            explained = "hang"
         guessed = root.exit is None or root.exit.how in _GUESSED
         yield finding(
             self.name,
@@ -184,6 +186,12 @@ def _by_ray(rank: RankView, job: JobView) -> tuple[str, str] | None:
     how, cause = _BY_RAY[death.how]
     again = "; Ray starts the actor again" if death.restarts else ""
     return f"{how}{again}", cause
+
+
+def _by_watchdog(error: str, job: JobView) -> bool:
+    """Torch's watchdog ended it, for a collective that another rank did not come to."""
+    hung = job.log.ended is not None and job.log.ended.hung
+    return hung and "Watchdog caught collective operation timeout" in error
 
 
 def _alone(root: RankView, dead: list[RankView]) -> bool:
@@ -317,8 +325,9 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     text = known[kind]
     if kind == "advice" and last.error:
         text = remedy(last.lines, last.error) or text
-    elif cause == "signal_6" and not last.error and kind != "explained":  # who aborts says why just before
-        told = (remedy([line], line, general=False) for line in reversed(last.lines[-_LAST_WORDS:]))
+    elif not last.error and kind != "explained":  # who aborts, or gives up, may say why just before
+        words = [*(rank.tail or last.lines)][-_LAST_WORDS:]
+        told = (remedy([line], line, general=False) for line in reversed(words))
         text = next(filter(None, told), text)
     text += known["follows"] if followed and kind not in ("always", "lost") else ""
     return with_words(text, {"rank": str(rank.rank), "subject": f"rank {rank.rank}", "finding": explained})

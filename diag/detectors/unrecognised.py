@@ -30,6 +30,7 @@ from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import Message, message_of
 from diag.knowledge.tracebacks import (
     ASKED_TO_END,
+    CALL_STACK,
     CHAIN,
     FRAME,
     NOT_ITS_END,
@@ -53,7 +54,7 @@ _MAY = re.compile(
     r"rror|received by PID|nccl|segfault|xception|Interrupt|Exit"
     r"|Traceback|File \"|ERROR|FATAL|CRITICAL|WARN|Fatal|fatal|illed|fault|bort|Assertion"
     r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|unbound|not set$|CANCELLED|Failed|EVICTED|Command '"
-    r"|[A-Za-z_.]{3,80}: |(?:eceiv|ot |aught ).{0,30}(?:SIG|ignal)"
+    r"|Call stack|[A-Za-z_.]{3,80}: |(?:eceiv|ot |aught ).{0,30}(?:SIG|ignal)"
 )
 _CLASS = r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}"
 # CPython 3.8-3.14 below frames, whatever its name is; elsewhere by the usual endings.
@@ -84,10 +85,11 @@ _WRAPPERS = (
 )
 _DIRECT = "The above exception was the direct cause"
 # Slurm 20-24, Open MPI 4-5, PBS and LSF; kubelet's words:
+#   srun: PrologSlurmctld failed, job killed
 #   slurmstepd: error: *** STEP 1234.0 ON gpu-17 CANCELLED AT 2026-11-20T22:48:19 DUE TO TIME LIMIT ***
 #   srun: error: gpu-17: task 3: Segmentation fault         mpirun noticed that process rank 3 with PID 0 on node gpu-17 exited on ...
 _SCHEDULER = re.compile(
-    r"(?:srun|slurmstepd|sbatch|salloc|mpirun|mpiexec|prterun|prte|orterun|qsub|bsub)(?:\[\d+\])?: (?:error|fatal)"
+    r"(?:srun|slurmstepd|sbatch|salloc|mpirun|mpiexec|prterun|prte|orterun|qsub|bsub)(?:\[\d+\])?: (?:error|fatal|\w{1,40} failed, )"
     r"|(?:mpirun|prterun) noticed"
     r"|.{0,80}CANCELLED AT|TERM_(?:MEMLIMIT|RUNLIMIT|OWNER)|=>> PBS: job killed|.{0,80}\b(?:OOMKilled|Evicted|FailedScheduling)\b"
 )
@@ -95,12 +97,25 @@ _SCHEDULER = re.compile(
 _ACCELERATOR = re.compile(
     r"nccl[A-Z]\w{3,40}: |(?:.{0,60}[\s\[(])?(?:E[A-Z]\d{4}|ERR\d{5})[\]): ]|.{0,80}\bHCCL\b.{0,80}(?:rror|ailed)"
 )
+# What NCCL 2.18-2.28 says of its proxy's connections while the processes at their other ends go away, after a failure or at
+# the end of all work:
+#   proxy.cc:1458 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable
+#   proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank 1, res=3, closed=0
+#   proxy.cc:1521 NCCL WARN [Proxy Service 1] Failed to execute operation Close from rank 1, retcode 3
+_CLOSING = re.compile(
+    r"\[Service thread\] (?:Accept failed|Could not receive )|Failed to execute operation Close\b"
+)
 # bash 4-5, dash; argparse; what compilers, linkers and most commands print:
 #   train.sh: line 12: torchrun: command not found      train.py: error: unrecognized arguments: --lora_rnak 8
 _OTHER = re.compile(
     r"\S{1,200}: (?:(?:line )?\d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied"
     r"|not found|unbound variable|parameter not set)$"
     r"|(?:[\w./+-]{1,80}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
+)
+# A shell reads no further than this (bash 4-5, dash 0.5):
+#   slurm_script: line 98: syntax error: unexpected end of file       job.sh: 12: Syntax error: "fi" unexpected
+_UNREAD = re.compile(
+    r"\S{1,300}: (?:line )?\d{1,7}: (?:[sS]yntax error\b|unexpected EOF while)|\S{1,300}: error reading input file: "
 )
 _MISSING = re.compile(r": (?:command not found|No such file or directory|Permission denied|not found)$")
 # torch 1.10-2.13, the launcher's table of failures; kernel, in a log of the node:
@@ -123,7 +138,12 @@ _FAILING = re.compile(
     r"|(?<!无)(?<!没有)(?:错误|异常|失败|报错|崩溃)|无法|未找到|不存在|拒绝"
 )
 _FEW_LINES = 20
-_KINDS = ((_SCHEDULER, "scheduler"), (_ACCELERATOR, "accelerator"), (_OTHER, "other"))
+_KINDS = (
+    (_SCHEDULER, "scheduler"),
+    (_ACCELERATOR, "accelerator"),
+    (_UNREAD, "other"),
+    (_OTHER, "other"),
+)
 
 
 @dataclass(slots=True)
@@ -154,6 +174,11 @@ class _Claim:
             else self.text
         )
 
+    def begins_with_source(self, rank: int | None) -> bool:
+        """Whether that rank's message is source that was compiled at run time, before what the compiler says of it."""
+        bare = self.sure and self.rank == rank and self.text.endswith(":")
+        return bare and bool(self.below) and self.below[0].startswith("#")
+
     @property
     def is_raised(self) -> bool:
         return self.klass == "python" and self.sure and not self.wrapper
@@ -168,6 +193,12 @@ class _Open:
     ignored: bool = False
     source: str = ""  # the last line of it that was quoted
     direct: _Claim | None = None  # the exception that this one was raised from
+
+    @property
+    def indent(self) -> int:
+        """Blanks before the last frame."""
+        frame = next((line for line in reversed(self.frames) if FRAME.match(line)), "")
+        return len(frame) - len(frame.lstrip())
 
 
 class UnrecognisedFailureDetector(Detector):
@@ -226,6 +257,8 @@ class UnrecognisedFailureDetector(Detector):
         )
         if "Traceback (most recent call last)" in text:
             self._begin(fact.rank, before)
+        elif text == CALL_STACK:
+            self._open[fact.rank] = _Open([], ignored=True)
         elif FRAME.match(text):
             self._open.setdefault(fact.rank, _Open([])).frames.append(text)
             self._open[fact.rank].left = _STRANGERS
@@ -235,6 +268,9 @@ class UnrecognisedFailureDetector(Detector):
             rank = message.rank if fact.rank is None else fact.rank  # Lightning writes [rank: 1]
             self._alone(at, replace(fact, rank=rank), text, level, uncaught)
         before.append(text)
+
+    def _scheduled(self) -> None:
+        self._claims = [claim for claim in self._claims if "FailedScheduling" not in claim.text]
 
     def _goes_on(self, fact: LogLine) -> None:
         claim = self._last
@@ -246,7 +282,7 @@ class UnrecognisedFailureDetector(Detector):
             or FRAME.match(fact.text)
             or "Traceback" in text
             or CHAIN in text
-            or fact.text[:1] == "["
+            or (fact.text[:1] == "[" and not _same_head(fact.text, claim.line))
         ):
             self._last = None
         elif any(letter.isalnum() for letter in text):  # more than the brackets that close a notebook's JSON
@@ -271,6 +307,11 @@ class UnrecognisedFailureDetector(Detector):
     def _ends_traceback(self, at: float, fact: LogLine, text: str, uncaught: bool) -> bool:
         """Whether the line is a traceback's; its exception becomes a claim."""
         traceback = self._open.get(fact.rank)
+        if traceback is not None and traceback.frames and text[:1].isspace():
+            bare = text.lstrip()
+            # source stands deeper than its frame, so this is none: whoever pasted it lost the indents
+            if len(text) - len(bare) <= traceback.indent and _NAMED.match(bare):
+                text, fact = bare, replace(fact, text=bare)
         if traceback is None or not traceback.left or text[:1].isspace() or not text:
             if traceback is not None and text.strip(" ^~"):
                 traceback.source = text.strip()
@@ -294,7 +335,9 @@ class UnrecognisedFailureDetector(Detector):
         return True
 
     def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
-        if "NCCL WARN " in fact.text:
+        if " Scheduled " in text and "Successfully assigned" in text:
+            self._scheduled()
+        if "NCCL WARN " in fact.text and not _CLOSING.search(fact.text[:400]):
             self._add(at, fact, "accelerator", fact.text)
         if match := ASKED_TO_END.search(text[:300]):
             self._add(at, fact, "scheduler", text, asked=signal_name(match))
@@ -341,7 +384,10 @@ class UnrecognisedFailureDetector(Detector):
         asked: str = "",
     ) -> None:
         if "FailedScheduling" in text:  # the newest event tells what the pod waits for now
-            self._claims = [claim for claim in self._claims if "FailedScheduling" not in claim.text]
+            self._scheduled()
+        if klass == "other" and self._claims and self._claims[-1].begins_with_source(fact.rank):
+            self._claims[-1].below[:] = [text]  # what the compiler says of it
+            return
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
                 wrapper
@@ -351,7 +397,7 @@ class UnrecognisedFailureDetector(Detector):
             self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
             self._claims.append(_Claim(at, self._lines, fact.rank, *told))
-            if klass == "python" and sure:
+            if (klass == "python" and sure) or "*** Process received signal" in text:
                 self._last = self._claims[-1]
 
     @property
@@ -433,8 +479,15 @@ def _order(claim: _Claim) -> tuple[bool, int, int]:
     """Consequences last; an exception with its traceback before what native code, the scheduler or the driver say, and
     those before a line that only looks like an error, a heading last; of equals the first."""
     weak = claim.weak or (claim.klass == "other" and claim.text.rstrip().endswith(":"))
-    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": 4 if weak else 3}
+    other = 1 if _UNREAD.match(claim.text) else 4 if weak else 3
+    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": other}
     return (claim.wrapper, 0 if claim.sure else 5 if claim.asked else kinds[claim.klass], claim.number)
+
+
+def _same_head(text: str, line: str) -> bool:
+    """Whether Open MPI puts the same host and process before both:   [nid006549:31808] Signal: Segmentation fault (11)"""
+    head, end, _ = line.partition("] ")
+    return bool(end) and ":" in head and text.startswith(f"{head}] ")
 
 
 def _own_frame(frames: tuple[str, ...]) -> str:

@@ -229,6 +229,9 @@ _SWIFT = re.compile(rf"\[{_LEVEL}:[\w.-]{{1,60}}\] ?")
 #   [2023-12-13 10:00:00,123] torch.distributed.run: [WARNING] *****************************************
 #   [INFO|2025-01-20 11:29:52] llamafactory.hparams.parser:359 >> Process rank: 0, ...
 _DEEPSPEED = re.compile(rf"\[{_DATE}\] \[{_LEVEL}\] (?:\[[\w./<>-]{{1,120}}:\d{{1,7}}:[\w<>]{{1,120}}\] ?)?")
+# Hydra 1.0-1.3, and who adds the line:
+#   [2025-10-24 14:16:43,968][__main__][INFO] - ready       [2025-10-24 14:16:43,968][main.py][line:104][INFO] ready
+_HYDRA = re.compile(rf"\[{_DATE}\](?:\[[\w./:<>-]{{1,120}}\]){{0,3}}\[{_LEVEL}\] ?(?:- )?")
 _ELASTIC = re.compile(rf"\[{_DATE}\] [\w.]{{1,120}}: \[{_LEVEL}\] ?")
 # transformers 4.x (enable_explicit_format):  [WARNING|trainer.py:77] 2026-11-20 22:48:19,123 >> Setting ...
 _TRANSFORMERS = re.compile(rf"\[{_LEVEL}\|[^\]\n]{{1,120}}\] (?:{_DATE}|[\w.]{{1,120}}:\d{{1,7}}) >> ?")
@@ -257,7 +260,7 @@ _QUOTED = re.compile(r"(?:> ?){1,4}|[-*] (?=\S)|`{1,3}(?=[A-Z][\w.]{2,60}: )")
 _GREPPED = re.compile(r"\d{1,9}[:-](?=[^\d\s]|  |\d{4}-\d\d-\d\d[ T])")
 
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {
-    "[": (_RANK, _SWIFT, _GLOG, _DEEPSPEED, _ELASTIC, _TRANSFORMERS, _LOGGING, _BRACKETED),
+    "[": (_RANK, _SWIFT, _GLOG, _DEEPSPEED, _HYDRA, _ELASTIC, _TRANSFORMERS, _LOGGING, _BRACKETED),
     " ": (_BRACKETED,),
     **dict.fromkeys("DVIWEFCT", (_GLOG_BARE, _BASIC, _NCCL)),
     **dict.fromkeys("0123456789", (_LOGGING, _NCCL, _GREPPED)),

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 _MOST_CHARS = 600
 _LOSS = re.compile(
-    r"(?<![A-Za-z])((?:[A-Za-z]{1,20}[ _/.-]){0,3}[A-Za-z]{0,12}(?i:loss))(?![A-Za-z_])[\"'\])]{0,2}\s{0,4}(?:[:=|]|->|is)?\s{0,4}"
+    r"(?<![A-Za-z])((?:[A-Za-z]{1,20}[ _/.-]){0,3}[A-Za-z]{0,12}(?i:loss)(?:\d{1,2}(?=\s{0,4}[:=|]))?)"
+    r"(?![A-Za-z_])[\"'\])]{0,2}\s{0,4}(?:[:=|]|->|is)?\s{0,4}"
     r"[\"'(\[]?(?:tensor\(|np\.float(?:32|64)\()?([-+]?(?:(?i:nan|inf(?:inity)?)\b|\d{1,12}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?))(?![\w/%]|\.\d)"
 )
 # A number that is no step's: of an evaluation, and what a search for the best begins with (inf); empty where there are no data.

@@ -10,8 +10,13 @@ import re
 #   [rank1]: ValueError: --tensor_model_parallel_size 3 does not divide 16 heads
 PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
-# Above the traceback of an exception that ends nothing; multiprocessing and concurrent.futures pass theirs on.
-NOT_ITS_END = re.compile(r"Exception (?:in thread|ignored)")
+# Above the traceback of an exception that ends nothing; multiprocessing and concurrent.futures pass theirs on:
+#   Exception ignored in: <function ...>        --- Logging error ---        Error in atexit._run_exitfuncs:
+NOT_ITS_END = re.compile(
+    r"Exception (?:in thread|ignored)|--- Logging error ---|Error in atexit\._run_exitfuncs:"
+)
+# logging's own word below that traceback: the frames that follow are those of the call, of which nothing was raised.
+CALL_STACK = "Call stack:"
 # What launchers die of themselves when a worker of theirs did (torch 1.9-2.13; accelerate, swift and bare
 # scripts around it):
 #   torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -35,6 +40,13 @@ ENDED = re.compile(
     r"|(terminate called (?:after throwing|without an active))"
     r"|(?:\S{1,200}: line \d{1,7}: {1,3}\d{1,9} )?(Killed|Segmentation fault|Bus error|Aborted)(?: {1,9}\(core dumped\))?"
     r"(?: {2,40}\S.*)?$)"
+)
+# What the handlers of UCX 1.6-1.18 and Open MPI 4-5 print of a process that crashed:
+#   [gpu-17:227  :0:227] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x28)
+#   [nid006549:31808] Signal: Segmentation fault (11)
+CRASHED = re.compile(
+    r"\[[\w.-]{1,253}:[\d: ]{1,40}\] (?:Caught signal \d{1,2} \(|Signal: )"
+    r"(?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point)"
 )
 # A scheduler's own word that it ended a step or job: what follows is how it is taken down. Slurm 17-24, LSF 10.1, PBS:
 #   slurmstepd: error: *** STEP 1809577.0 ON r6i5n1 CANCELLED AT 2021-05-23T08:46:02 ***

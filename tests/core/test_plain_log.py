@@ -390,3 +390,45 @@ def test_progress_is_drawn_on_a_terminal_only_and_says_what_is_left() -> None:
     # then
     assert "11.9 MiB/s, 6 s left" in terminal.getvalue()
     assert pipe.getvalue() == ""
+
+
+def test_task_that_printed_no_exception_is_quoted_with_its_last_words(tmp_path: Path) -> None:
+    # numactl 2.0 and Slurm 23, `srun --label`: the other tasks waited until the limit
+    document = replayed(
+        tmp_path,
+        "1: importing\n0: <0-7,64-71> is invalid\nsrun: error: n1: task 0: Exited with exit code 1\n1: ready\n"
+        "0: slurmstepd: error: *** STEP 2545.7 ON n1 CANCELLED AT 2024-04-19T14:08:52 DUE TO TIME LIMIT ***\n",
+    )
+    (finding,) = document["findings"]
+
+    assert 'its output holds no exception, and ends: "<0-7,64-71> is invalid"' in finding["summary"]
+    assert finding["cause"] == "exit_1" and "numactl" in finding["advice"]
+
+
+def test_launchers_own_lines_are_no_last_words_of_a_rank(tmp_path: Path) -> None:
+    document = replayed(
+        tmp_path, "training\nsrun: Terminating StepId=1.0\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    )
+    (finding,) = document["findings"]
+
+    assert 'ends: "training"' in finding["summary"] and "srun" not in finding["summary"]
+
+
+def test_handler_of_a_crash_is_quoted(tmp_path: Path) -> None:
+    crash = "[n1:222  :0:222] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x28)\n"
+    document = replayed(
+        tmp_path, f"640: {crash}640: ==== backtrace ====\nsrun: error: n1: task 640: Segmentation fault\n"
+    )
+    (finding,) = document["findings"]
+
+    assert "Caught signal 11 (Segmentation fault" in finding["summary"]
+
+
+def test_run_that_says_it_succeeded_finished(tmp_path: Path) -> None:
+    # mlperf_logging 5.0
+    stop = (
+        ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"file": "train.py", "status": "success"}}\n'
+    )
+
+    assert replayed(tmp_path, steps(1, 3) + stop)["job"]["state"] == "finished"
+    assert replayed(tmp_path, steps(1, 3))["job"]["state"] != "finished"

@@ -162,3 +162,73 @@ def test_silent(text: str, tmp_path: Path) -> None:
 
 def test_what_another_finding_names_is_not_said_twice(tmp_path: Path) -> None:
     assert found("OSError: [Errno 28] No space left on device\n", tmp_path) == []
+
+
+LOGGING = (
+    "10it [00:07,  1.39it/s]--- Logging error ---\n"
+    + TRACEBACK.format(file="/usr/lib/python3.11/logging/__init__.py", line=377, name="getMessage")
+    + "TypeError: not all arguments converted during string formatting\n"
+    + 'Call stack:\n  File "/app/test.py", line 110, in <module>\n    main()\n'
+    + "Message: 'You seem to be using the pipelines sequentially'\nArguments: (<class 'UserWarning'>,)\n"
+)  # CPython 3.11
+CLOSING = (
+    "r7715:220781:220905 [1] proxy.cc:1458 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable\n"
+    "r7715:220781:220905 [1] proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank 1, res=3, closed=0\n"
+    "r7715:220781:220905 [1] proxy.cc:1521 NCCL WARN [Proxy Service 1] Failed to execute operation Close from rank 1, retcode 3\n"
+)  # NCCL 2.21
+AT_EXIT = (
+    "Error in atexit._run_exitfuncs:\n"
+    + TRACEBACK.format(file="/a.py", line=1, name="close")
+    + "ValueError: I/O operation on closed file\n"
+)  # CPython 3.11
+
+
+@pytest.mark.parametrize("text", [LOGGING, CLOSING, AT_EXIT], ids=["logging", "nccl closes", "atexit"])
+def test_what_ends_nothing_is_no_finding(text: str, tmp_path: Path) -> None:
+    assert found("usual output\n" * 30 + text + "{'rouge1': 0.1666}\n", tmp_path) == []
+
+
+def test_nccl_is_heard_beside_what_it_says_while_processes_go(tmp_path: Path) -> None:
+    line = "n1:1:2 [0] NCCL WARN Message truncated : received 256 bytes instead of 128\n"
+    (finding,) = found("usual output\n" * 30 + line + CLOSING, tmp_path)
+
+    assert "Message truncated" in finding.summary
+
+
+def test_shell_that_reads_no_further_comes_before_files_that_were_not_found(tmp_path: Path) -> None:
+    missing = "find: '/data/CM21': No such file or directory\n" * 5
+    (finding,) = found(missing + "job.sh: line 98: syntax error: unexpected end of file\n", tmp_path)
+
+    assert "unexpected end of file" in finding.summary
+
+
+def test_exception_is_found_where_a_paste_lost_the_indents(tmp_path: Path) -> None:
+    text = (
+        'File "/app/serialization.py", line 359, in load\n return getattr(obj, name)(index)\n'
+        ' File "/app/npu.py", line 214, in _lazy_init\n _npu_init()\n RuntimeError: error code is 500001\n'
+    )
+    (finding,) = found(text, tmp_path)
+
+    assert "RuntimeError: error code is 500001" in finding.summary
+
+
+def test_pod_that_has_a_node_waits_for_none(tmp_path: Path) -> None:
+    waits = "Warning  FailedScheduling  21m  default-scheduler  0/3 nodes: 3 pod has unbound PersistentVolumeClaims\n"
+    assigned = "Normal  Scheduled  21m  default-scheduler  Successfully assigned default/job-0 to node-1\n"
+
+    assert "FailedScheduling" in found(waits, tmp_path)[0].summary
+    assert found(waits + assigned, tmp_path) == []
+
+
+def test_compilers_word_stands_for_the_source_it_refuses(tmp_path: Path) -> None:
+    source = "  #ifdef __HIPCC__\n" + "  for (int j=0; j<vec_size; j++){\n" * 40
+    text = (
+        "[INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2\n"
+        + TRACEBACK.format(file="/app/init.py", line=16, name="init")
+        + "RuntimeError:\n"
+        + source
+        + "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"
+    )
+    (finding,) = found(text, tmp_path)
+
+    assert "RuntimeError: nvrtc: error: invalid value for --gpu-architecture" in finding.summary

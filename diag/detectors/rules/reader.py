@@ -69,6 +69,7 @@ class LogReader:
         self._recent: dict[str, deque[float]] = {}
         self._above: dict[int | None, deque[str]] = {}
         self._samples = SampleTracker()
+        self._ignored: set[int | None] = set()  # whose open traceback ends nothing
 
     def read(self, at: float, rank: int | None, text: str) -> None:
         self.lines += 1
@@ -77,10 +78,16 @@ class LogReader:
             if len(self._above) >= _MOST_RANKS:
                 return
             above = self._above[rank] = deque(maxlen=_ABOVE)
+        over = bool(self._ignored) and rank in self._ignored and not text[:1].isspace() and text != ""
+        if "Traceback (most recent call last)" in text and above and NOT_ITS_END.search(above[-1]):
+            self._ignored.add(rank)
+            over = False
         candidates = self.rules.candidates(text)
         if candidates or self._samples.is_open(rank) or may_begin(text):
             self._judge(at, rank, text, candidates, above)
         above.append(text)
+        if over:
+            self._ignored.discard(rank)
 
     def _judge(
         self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]
@@ -103,7 +110,8 @@ class LogReader:
             seen.add(rule.id)
             uncaught = message.rank is not None
             if rule.kind == "exception":
-                ends = _ends(message.text, above, uncaught) if ends is None else ends
+                if ends is None:
+                    ends = _Ends.NOTHING if rank in self._ignored else _ends(message.text, above, uncaught)
                 if ends is _Ends.NOTHING or (ends is _Ends.SEEN_ALONE and message.level in _NO_FAILURE):
                     continue
             alone = rule.kind == "exception" and ends is _Ends.SEEN_ALONE

@@ -20,10 +20,20 @@ from diag.engine.importers.tracebacks import (
     NOT_FATAL,
     TRACEBACK,
     Raised,
+    by_launcher,
     goes_on,
 )
 from diag.knowledge.log_prefix import message_of, without_outer, without_quote
-from diag.knowledge.tracebacks import BY_SCHEDULER, CHAIN, ENDED, NOT_ITS_END, OF_LAUNCHER, PREFIX, SIGNALS
+from diag.knowledge.tracebacks import (
+    BY_SCHEDULER,
+    CHAIN,
+    CRASHED,
+    ENDED,
+    NOT_ITS_END,
+    OF_LAUNCHER,
+    PREFIX,
+    SIGNALS,
+)
 from diag.model import Placement, Record
 from diag.model.observations import (
     CollectiveTimedOut,
@@ -73,6 +83,8 @@ _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
 _ERROR_LINES = 8
 _MOST_ENDS = 64
+_LAST_LINES = 3  # of a process that a launcher reports as failed
+_OF_STARTERS = ("srun: ", "slurmstepd: ", "mpirun", "prterun", "-----")  # what launchers print of themselves
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
 
 _LAUNCHERS = (
@@ -127,6 +139,9 @@ class LogOutcome:
         self._destroyed: set[int] = set()
         self._by_scheduler = False  # it said that it ended the job, and no progress followed
         self._parts = False  # a launcher numbered the processes or tasks whose lines these are
+        self._crash: Raised | None = None  # a handler's word of the first process that crashed
+        self._said: dict[int | None, deque[str]] = {}  # the last lines of each part
+        self._heard: dict[int, list[str]] = {}  # of a rank, as a launcher reported its end
         self._ends: Counter[str] = Counter()  # exceptions of processes that are not named
 
     # -- observing ---------------------------------------------------------------------------------------
@@ -163,6 +178,8 @@ class LogOutcome:
         if who is not None and who < _MOST_RANKS:
             self.ranks.add(who)
         self._parts |= line.part is not None
+        if text:
+            self._say(line.part, text)
         if self._open and who in self._open:
             self._continue(self._open[who], who, text)
         elif who is None and None in self.raised and goes_on(text):
@@ -176,6 +193,14 @@ class LogOutcome:
         if len(text) < 300 and has_any(text, _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
             self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
+
+    def _say(self, part: int | None, text: str) -> None:
+        said = self._said.get(part)
+        if said is None:
+            if len(self._said) >= _MOST_RANKS:
+                return
+            said = self._said[part] = deque(maxlen=_LAST_LINES)
+        said.append(text)
 
     def _of_the_job(self, text: str) -> None:
         if "world_size" in text and (match := _WORLD.search(text)):
@@ -234,12 +259,17 @@ class LogOutcome:
 
     def _native(self, at: float, text: str, who: int | None) -> None:
         match = ENDED.match(text[:1000])
+        if match is None and text[:1] == "[" and self._crash is None and CRASHED.match(text[:400]):
+            self._crash = Raised(at, deque([text], MOST_LINES), text)
         if match:
             signal = 6 if match[2] else SIGNALS[match[1] or match[3]]
             raised = self.raised.get(who) if match[2] is None else None
             if raised is not None and raised.exception and not raised.signal and match[3] == "Killed":
                 return  # the shell reports the others that the launcher killed
             self.raised[who] = Raised(at, deque([text], MOST_LINES), text, 0, signal)
+            if match[2]:  # what() stands below it
+                self.raised[who].more = 1
+                self._open[who] = self.raised[who]
 
     def _progressed(self, at: float, fact: Observation) -> None:
         """What a rank survives is no end. Torch's hook, which names the rank, is for exceptions that end it."""
@@ -267,10 +297,11 @@ class LogOutcome:
             self._start_over()  # an elastic restart, or the next job in the same file
 
     def _start_over(self) -> None:
-        for kept in (self.raised, self._open, self.failed, self.failed_at, self._unnamed):
+        for kept in (self.raised, self._open, self.failed, self.failed_at, self._unnamed, self._heard):
             kept.clear()
         self._ends.clear()
         self._by_scheduler = False
+        self._crash = None
         self.root, self.broken, self.ended_well, self._said_done = None, False, False, False
 
     def _worker_failed(self, at: float, fact: WorkerFailureReported) -> None:
@@ -282,6 +313,10 @@ class LogOutcome:
             return
         self.failed_at.setdefault(number, at)
         self.failed[number] = fact
+        if not fact.pid:  # torchelastic's own log comes between
+            said = self._said.get(number if self._parts else None, ())
+            own = [line for line in said if not (line.lstrip().startswith(_OF_STARTERS) or by_launcher(line))]
+            self._heard.setdefault(number, own)
         if fact.pid:
             self.pids[number] = fact.pid
         if self._is_root or self.root is None:
@@ -406,10 +441,14 @@ class LogOutcome:
         for rank, fact in self._failures().items():
             raised = self.raised.get(rank)
             if raised is None and not named and rank == self._blamed():
-                raised = unnamed  # torch before 2.4 puts no rank before its traceback: the table names it
+                # torch before 2.4 puts no rank before its traceback: the table names it
+                raised = unnamed or (self._crash if fact.exit_code < 0 else None)
             ended = raised.at if raised is not None else self.failed_at.get(rank, self.last_at)
             status = -fact.exit_code if fact.exit_code < 0 else (fact.exit_code & 0xFF) << 8
-            found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, _lines(raised))
+            last = _lines(raised)
+            if raised is None and (self._parts or self.world_size <= 1 >= len(self.failed)):
+                last = self._heard.get(rank, [])
+            found[rank] = (status, "torchelastic" if fact.pid else "the launcher", ended, last)
         for rank in sorted(named - set(found)):
             how, raised = "the traceback that its log ends with", self.raised[rank]
             found[rank] = (raised.signal or 1 << 8, how, raised.at, _lines(raised))

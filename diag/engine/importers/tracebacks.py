@@ -63,4 +63,9 @@ def goes_on(text: str) -> bool:
 
     DeepSpeed 0.16:   [2026-11-20 22:48:19,123] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 20342
     """
-    return message_of(text).level in ("INFO", "DEBUG") and not any(mark in text for mark in _LAUNCHERS_LOG)
+    return message_of(text).level in ("INFO", "DEBUG") and not by_launcher(text)
+
+
+def by_launcher(text: str) -> bool:
+    """Whether a launcher logged the line."""
+    return any(mark in text for mark in _LAUNCHERS_LOG)
