@@ -170,7 +170,9 @@ class LearnedSteps(Reducer):
         series, results = grown.series, grown.template.has_results()
         stacks = self._look_at_stacks(at, series)
         if not stacks.seen:
-            return results and not grown.by_timer
+            # Of a log on disk what is known to count steps goes on to: epochs may be as regular as a timer, a loss flat.
+            known = self._lines > 0 and series is self._steps
+            return known or (results and not grown.by_timer)
         if not stacks.train:
             return False
         if results:
