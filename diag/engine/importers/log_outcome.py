@@ -57,12 +57,12 @@ _ANEW = ("launch", "rendezvous", "model_load")
 _ENDED = ("teardown",)
 # The program's own last words of a whole training; of an epoch, a fold or a job script they say nothing:
 #   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!
-#   Pre-training is complete.        训练完成！
+#   Pre-training is complete.        训练完成！        INFO: Finish training: the best accuracy is 0.76 in epoch 299.
 _DONE = re.compile(
     r"(?i)\W{0,12}(?:(?:TRACE|DEBUG|INFO) ?\W{1,3})?(?:(?:the |model )?(?:pre-?)?(?:training|fine-?tuning)(?: is| has| was)?(?: been)?"
     r" (?:complete[d]?|finished|done)(?: successfully)?(?: (?:in|after|at) [^a-z]{0,40}[a-z]{0,10})?"
     r"|(?:finished|completed) (?:pre-?)?training|(?:预)?训练(?:已)?(?:完成|结束))\W{0,12}$"
-    r"|final (?:model|weights|checkpoint) (?:was |has been )?saved\b"
+    r"|final (?:model|weights|checkpoint) (?:was |has been )?saved\b|finish(?:ed)? (?:pre-?)?training: \S"
 )
 # MLPerf's logger (mlperf_logging 1.0-5.0): the run reached its target, or the next of the file begins
 #   :::MLLOG {"namespace": "", ..., "key": "run_stop", "value": null, "metadata": {"file": "train.py", ..., "status": "success"}}
