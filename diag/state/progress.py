@@ -152,7 +152,8 @@ class Progress(Reducer):
             self.iteration = self.iteration_at = None
             self.total_iterations = 0
             self._learn_history(at, event)
-        self.where, self.total_iterations = event.where, event.total  # of a lap the total is not the training's
+        self.where = event.where
+        self.total_iterations = event.total  # of a lap the total is not the training's
         self._step(at, Iteration(None, event.iteration, event.total, event.text))
 
     def _learn_history(self, at: float, event: CounterGrew) -> None:

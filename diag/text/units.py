@@ -194,7 +194,8 @@ NO_YEAR = 1972
 _NO_YEAR_SECONDS = (725.0 * 86400, 1100.0 * 86400)  # a day around it for the zones, and January of the next
 
 
-EARLIEST_DATED = _NO_YEAR_SECONDS[0]  # what is before it is no date of a log: its lines have none, and are counted
+# What is before it is no date of a log: its lines have none, and are counted.
+EARLIEST_DATED = _NO_YEAR_SECONDS[0]
 
 
 def format_time(at: float, now: float | None = None) -> str:

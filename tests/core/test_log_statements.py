@@ -65,7 +65,9 @@ def test_run_that_reached_its_target_has_finished(tmp_path: Path) -> None:
 
 def test_last_word_of_a_training_may_go_on_with_its_result(tmp_path: Path) -> None:
     quiet = "evaluating the model\n" * 50
-    said = quiet + "2026-04-19 10:12:16,123 - INFO: Finish training: the best accuracy is 0.76 in epoch 299.\n"
+    said = (
+        quiet + "2026-04-19 10:12:16,123 - INFO: Finish training: the best accuracy is 0.76 in epoch 299.\n"
+    )
 
     assert replayed(tmp_path, said)["job"]["state"] == "finished"
     assert replayed(tmp_path, said.replace("Finish training:", "Finish epoch:"))["job"]["state"] != "finished"
@@ -73,7 +75,9 @@ def test_last_word_of_a_training_may_go_on_with_its_result(tmp_path: Path) -> No
 
 def test_program_without_steps_may_have_ended_where_its_log_stops(tmp_path: Path) -> None:
     evaluation = "***** Running Evaluation *****\n  Num examples = 8\nscore 0.891\n"
-    steps = "".join(f"[2026-11-21 10:00:0{n}] iteration {n:8d}/      12 | lm loss: 2.0E+00 |\n" for n in (1, 2))
+    steps = "".join(
+        f"[2026-11-21 10:00:0{n}] iteration {n:8d}/      12 | lm loss: 2.0E+00 |\n" for n in (1, 2)
+    )
 
     (evaluated,) = (line["reason"] for line in replayed(tmp_path, evaluation)["not_checked"])
     (trained,) = (
@@ -98,7 +102,8 @@ def test_epochs_as_regular_as_a_timer_are_counted_to_the_last(tmp_path: Path) ->
 
 def test_total_of_a_lap_is_not_the_total_of_epochs(tmp_path: Path) -> None:
     lines = [
-        f"2026-04-19 10:{epoch:02d}:{step // 10 + step % 7:02d} - INFO - Epoch [{epoch}][{step}/449] loss: {7 / (3 * epoch + step % 70):.4f}"
+        f"2026-04-19 10:{epoch:02d}:{step // 10 + step % 7:02d} - INFO - Epoch [{epoch}][{step}/449] "
+        f"loss: {7 / (3 * epoch + step % 70):.4f}"
         for epoch in range(1, 6)
         for step in range(50, 450, 50)
     ]
