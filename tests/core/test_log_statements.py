@@ -55,7 +55,7 @@ def test_lines_without_a_date_are_not_said_to_be_of_1970(tmp_path: Path) -> None
 
 
 def test_run_that_reached_its_target_has_finished(tmp_path: Path) -> None:
-    noise = "RESULT,OBJECT_DETECTION,,5715,site,now\n"
+    noise = "RESULT,OBJECT_DETECTION,,5715,site,now\n" * 2000  # of them only the last are read
 
     assert replayed(tmp_path, STOP % "success" + noise)["job"]["state"] == "finished"
     assert replayed(tmp_path, STOP % "aborted" + noise)["job"]["state"] != "finished"
