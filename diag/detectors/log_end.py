@@ -24,6 +24,13 @@ def _told(lines: Sequence[str], exception: str) -> str:
     return "" if "RendezvousConnection" in exception else remedy(lines, exception, general=False)
 
 
+def _may_have_ended(job: JobView) -> bool:
+    """All but a known trainer amid its steps: an unknown one, and a program that makes no steps (an evaluation, a
+    conversion), print no line by which their end is known."""
+    planned, made = job.progress.total_iterations, job.iteration
+    return bool(job.progress.where) or made is None or 0 < planned <= made
+
+
 class LogEndDetector(Detector):
     """A log that just stops is not judged: nothing in it distinguishes a job that hangs from one that is killed or goes
     on."""
@@ -76,7 +83,6 @@ class LogEndDetector(Detector):
             last += f", {format_seconds(quiet)} before its last line"
         yield NotChecked(
             "hang",
-            # an unknown trainer prints no line by which its end is known
-            f"{last}, without an error: it {'has ended, ' if job.progress.where else ''}hangs, was killed, or still runs",
+            f"{last}, without an error: it {'has ended, ' if _may_have_ended(job) else ''}hangs, was killed, or still runs",
             "while it runs: `diag dump --all-ranks` or `py-spy dump` of each rank; later: exit code, scheduler's log, dmesg",
         )

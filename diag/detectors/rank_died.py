@@ -35,6 +35,9 @@ _WORKER_KILLED = re.compile(
 )
 
 
+# Of these a peer may die that only waited: its watchdog aborts it, or somebody ends it.
+_SENT = (signal.SIGABRT, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 # What native code prints only while the interpreter ends: libstdc++ of a thread that was not joined; CPython
 # (3.8-3.14).
 #   Fatal Python error: _enter_buffered_busy: could not acquire lock for <...> at interpreter shutdown, possibly due to daemon ...
@@ -92,6 +95,7 @@ class RankDiedDetector(Detector):
         how, cause = _by_ray(root, job) or self._how(root)
         last = heard(root, job, alone=_alone(root, dead))
         again = is_earlier((root.rank,), root.exited_at or now, job)
+        alike = [] if again else [one.rank for one in dead if _failed_alike(one, root, job)]
         after = _after(root, job, now) + attempt_of((root.rank,), root.exited_at or now, job)
         at_exit = _crashed_at_exit(root, last.error) and _trained_to_the_end(job)
         if at_exit:
@@ -107,9 +111,9 @@ class RankDiedDetector(Detector):
             subject=f"rank {root.rank}",
             confidence=Confidence.MEDIUM if guessed else None,
             ranks=(root.rank,),
-            waiting_ranks=() if again else _others_involved(job, (root.rank,)),
+            waiting_ranks=() if again else _others_involved(job, (root.rank, *alike)),
             since=root.exited_at or now,
-            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}; {last.sentence}",
+            summary=f"rank {root.rank}{_format_pid(root)} {how}{after}{_so_did(alike)}; {last.sentence}",
             advice=_advice("oom_kill" if for_memory else cause, root, explained, last, _lost_it(root, dead)),
             evidence=(*_evidence(root, now, last), *_said_by_ray(root, job)),
         )
@@ -197,6 +201,20 @@ def _by_watchdog(error: str, job: JobView) -> bool:
 def _alone(root: RankView, dead: list[RankView]) -> bool:
     """No other rank failed by itself."""
     return all(one is root or one.was_ended for one in dead)
+
+
+def _failed_alike(one: RankView, root: RankView, job: JobView) -> bool:
+    """It ended as the first did, by itself as far as is known: it waits for nobody. Signals that others send, or the
+    watchdog of a rank that waits, tell nothing."""
+    if one is root or one.exit is None or root.exit is None or one is not job.ranks.get(one.rank):
+        return False
+    if root.exit.signal in _SENT or any(CASCADE.search(line) for line in one.tail):
+        return False
+    return (one.exit.signal, one.exit.exit_code) == (root.exit.signal, root.exit.exit_code)
+
+
+def _so_did(alike: list[int]) -> str:
+    return f", and likewise {format_ranks(sorted(alike))}" if alike else ""
 
 
 def _others_involved(job: JobView, ranks: tuple[int, ...]) -> tuple[int, ...]:

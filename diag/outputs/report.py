@@ -18,6 +18,7 @@ from diag.state.phases import BEFORE_TRAINING
 from diag.state.savefacts import save_json
 from diag.state.speed import speed_json
 from diag.state.view import JobView
+from diag.text.units import EARLIEST_DATED
 
 _JUDGED_SECONDS = 1.0  # behind the last line of a log, to what follows from it
 _LONGEST_LINE = 200
@@ -119,7 +120,7 @@ def _log(job: JobView, *, named: bool) -> dict[str, Any]:
     logs, before = job.log.ended, job.log.before
     described: dict[str, Any] = {
         "files": list(logs.files), "lines": job.log.lines, "launcher": logs.launcher or None,
-        "began": logs.began, "ended": logs.ended,
+        "began": _dated(logs.began), "ended": _dated(logs.ended),
     }  # fmt: skip
     if before is not None:
         described["earlier_attempts"] = {
@@ -129,6 +130,11 @@ def _log(job: JobView, *, named: bool) -> dict[str, Any]:
     if last and job.returncode is None and not named:
         described["last_line"] = last.strip()[:_LONGEST_LINE]
     return described
+
+
+def _dated(at: float | None) -> float | None:
+    """None for a time of lines without any date, which only counts."""
+    return None if at is None or at < EARLIEST_DATED else at
 
 
 def _finding(engine: Engine, finding: Finding, *, past: bool, told_at: float) -> dict[str, Any]:

@@ -172,6 +172,10 @@ class Template:
             kept = self.values.setdefault(value.key, deque(maxlen=_POINTS))
             kept.append((at, counter.position, value.value, value.unit))
 
+    def holds(self, series: Series) -> bool:
+        """It counts in these lines."""
+        return any(one is series for one in self.series.values())
+
     def has_results(self) -> bool:
         """A fraction beside the counter changes with it and follows neither the time nor the count: a loss."""
         return any(_is_result(points) for points in self.values.values())

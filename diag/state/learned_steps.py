@@ -9,7 +9,7 @@ A bar on its way to its total that is no timer moves the log, whatever it counts
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.model.observations import Iteration, LinesWritten, LogLine, LogsEnded, PlainLines
 from diag.state.counters import Counters, Grown, Series
@@ -131,6 +131,9 @@ class LearnedSteps(Reducer):
             is_new = (
                 self._steps_growths >= _ALONE_GROWTHS and series.all_growths > self._steps.all_growths // 2
             )
+            if not is_new and self._steps.at == at and grown.template.holds(self._steps):
+                series, grown = self._steps, replace(grown, series=self._steps)  # it grew with the finer one
+                total = series.total if not series.laps and series.outer is None else 0
         if is_new:
             self._steps, self._steps_growths = series, 0
         of_steps = series is self._steps
@@ -170,7 +173,9 @@ class LearnedSteps(Reducer):
         series, results = grown.series, grown.template.has_results()
         stacks = self._look_at_stacks(at, series)
         if not stacks.seen:
-            return results and not grown.by_timer
+            # Of a log on disk what is known to count steps goes on to: epochs may be as regular as a timer, a loss flat.
+            known = self._lines > 0 and series is self._steps
+            return known or (results and not grown.by_timer)
         if not stacks.train:
             return False
         if results:

@@ -153,6 +153,7 @@ class Progress(Reducer):
             self.total_iterations = 0
             self._learn_history(at, event)
         self.where = event.where
+        self.total_iterations = event.total  # of a lap the total is not the training's
         self._step(at, Iteration(None, event.iteration, event.total, event.text))
 
     def _learn_history(self, at: float, event: CounterGrew) -> None:

@@ -194,6 +194,10 @@ NO_YEAR = 1972
 _NO_YEAR_SECONDS = (725.0 * 86400, 1100.0 * 86400)  # a day around it for the zones, and January of the next
 
 
+# What is before it is no date of a log: its lines have none, and are counted.
+EARLIEST_DATED = _NO_YEAR_SECONDS[0]
+
+
 def format_time(at: float, now: float | None = None) -> str:
     """A moment in this machine's zone, without the year of a time that has none (`NO_YEAR`); the time of day is enough on
     the day of `now`.

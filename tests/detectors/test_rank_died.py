@@ -208,3 +208,20 @@ def test_errors_of_others_follow_only_where_they_report_a_lost_peer(other: str, 
     death = next(one for one in findings if one["id"] == "rank-died")
     assert death["ranks"] == [0]
     assert ("The other ranks' errors follow from it." in death["advice"]) is follows
+
+
+def test_ranks_that_failed_as_the_first_did_are_not_said_to_wait() -> None:
+    crashed, aborted = Story(world=4), Story(world=4)
+    for story, signal in ((crashed, 11), (aborted, 6)):
+        for rank in (2, 0, 3):
+            story.exit(rank, signal=signal)
+        story.wait(5)
+
+    alike, watched = crashed.the("rank-died"), aborted.the("rank-died")
+
+    first = alike.ranks[0]
+    others = tuple(rank for rank in (0, 2, 3) if rank != first)
+    assert alike.waiting_ranks == (1,)
+    assert f", and likewise ranks {others[0]}, {others[1]};" in alike.summary.replace("2-3", "2, 3")
+    # a watchdog aborts those that wait
+    assert len(watched.waiting_ranks) == 3 and "likewise" not in watched.summary

@@ -16,10 +16,11 @@ _MOST_CHARS = 120  # of a line: a time is at its beginning
 #   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] ...     E1121 00:37:02.756000 20337 torch/...
 #   2026/04/01 12:00:00 - mmengine - INFO - ...     11/21/2026 10:00:00 - INFO - __main__ - ...
 # The table of torchelastic has an underscore:   time      : 2026-11-21_00:37:02
+# MLPerf's scripts have date(1)'s twelve hours:   STARTING TIMING RUN AT 2026-04-01 10:12:16 PM
 _STAMP = re.compile(
     r"(?<!\d)(?:(?P<y>20\d\d)[-/](?P<m>\d\d)[-/](?P<d>\d\d)[ T_](?P<t>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
     r"|(?<!\w)[DVIWEFC](?P<gm>\d\d)(?P<gd>\d\d) (?P<gt>\d\d:\d\d:\d\d\.\d{1,9})"
-    r"|(?P<um>\d\d)/(?P<ud>\d\d)/(?P<uy>20\d\d) (?P<ut>\d\d:\d\d:\d\d))(?!\d)"
+    r"|(?P<um>\d\d)/(?P<ud>\d\d)/(?P<uy>20\d\d) (?P<ut>\d\d:\d\d:\d\d))(?!\d)(?P<half> ?[AaPp][Mm]\b)?"
 )
 _SAME_SECONDS = 600.0  # clocks of one job are not further apart; more is another zone, or time that passed
 _ZONE_SECONDS, _ZONE_SLACK_SECONDS = 1800.0, 60.0  # zones are half hours apart
@@ -110,6 +111,8 @@ class LineTimes:
         clock = (match["t"] or match["gt"] or match["ut"]).replace(",", ".")
         try:
             hour, minute, second = int(clock[:2]), int(clock[3:5]), int(clock[6:8])
+            if match["half"] and hour <= 12:
+                hour = hour % 12 + (12 if match["half"].strip()[0] in "Pp" else 0)
             whole = datetime(int(year), int(month), int(day), hour, minute, second, tzinfo=timezone.utc)
         except ValueError:
             return None

@@ -22,10 +22,11 @@ _BEFORE, _AFTER = 10, 10
 # One of these is in each line that shows a phase, a step, a save, a number, a rank or a device.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     *swift_log.WORDS, *trainer_log.WORDS, *line_forms.WORDS, *cuda_log.WORDS,
-    "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size",
+    "\r", "[rank", "NCCL ", "NCCL_", "libibverbs", "ibv_", "mlock", "world_size", "\"run_st",
     "srun:", "mpirun", "prterun", "Xid", "elastic", "torch.distributed.run", "distributed/run.py", "launcher", "launch.py",
     "raining co", "raining fi", "raining do", "raining is", "raining has", "raining was", "Training C", "Training F",
-    "TRAINING C", "TRAINING F", "TRAINING D", "inished tr", "inished Tr", "inished pre", "ompleted tr", "tuning co", "tuning fi",
+    "TRAINING C", "TRAINING F", "TRAINING D", "inished tr", "inish tr", "inished Tr", "inished pre", "ompleted tr",
+    "tuning co", "tuning fi",
     "inal model saved", "inal weights saved", "inal checkpoint saved", "训练完成", "训练结束", "训练已",
     "ray::", "ray/_private", " nan", "=nan", ":nan", "(nan", "NaN",
 )))  # fmt: skip
