@@ -11,7 +11,7 @@ import os
 import sys
 
 from diag.cli.chosen import run_word
-from diag.cli.client.endpoint import NoLiveRun, add_options, endpoint
+from diag.cli.client.endpoint import DUMP_SECONDS, NATIVE_SECONDS, NoLiveRun, add_options, endpoint
 from diag.cli.language import add_language, language
 from diag.text.colour import wanted
 from diag.text.errors import DiagError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-SECONDS, NATIVE_SECONDS = 8.0, 30.0
 _COUNT_SECONDS = 1.0  # for the question how many ranks there are
 _OTHER = "the hub runs another version of diag, or it is not a hub"
 _GRACE_SECONDS = 4.0  # past its deadline the hub still writes the bundle
@@ -60,7 +59,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help=f"answer within S seconds (default {SECONDS:g}, with --native {NATIVE_SECONDS:g}; "
+        help=f"answer within S seconds (default {DUMP_SECONDS:g}, with --native {NATIVE_SECONDS:g}; "
         "of a job that no run watches: look for S seconds at most, default 40)",
     )
 
@@ -153,7 +152,7 @@ def _ask(
     from diag.text.ticker import Ticker
 
     check_address(url)
-    seconds = args.seconds or (NATIVE_SECONDS if args.native else SECONDS)
+    seconds = args.seconds or (NATIVE_SECONDS if args.native else DUMP_SECONDS)
     lang = language_for(sys.stdout, args.lang or language())
     query = f"deadline={seconds:g}&columns={_columns()}&colour={int(wanted(1))}&lang={lang}"
     query += "&native=1" if args.native else ""

@@ -397,8 +397,7 @@ def _unsettled(look: _Look) -> str:
 
 def _take(hub: Hub, args: argparse.Namespace) -> dict[str, Any]:
     """The dump, made beside the hub's loop, which takes what the sidecars send for it."""
-    from diag.cli.dump import NATIVE_SECONDS
-    from diag.cli.dump import SECONDS as DUMP_SECONDS
+    from diag.cli.client.endpoint import DUMP_SECONDS, NATIVE_SECONDS
 
     made: list[dict[str, Any]] = []
     failed: list[BaseException] = []

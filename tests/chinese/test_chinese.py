@@ -80,7 +80,7 @@ VALUES = {
     "have": "have", "doer": "process 9 (`sh up.sh`)", "parties": "pid 9 or 2 more", "exits": "exit code 1",
     "places": "rank 3 in f (a.py:3), rank 4 not known where", "callers": "rank 3 calls barrier", "fd": "7",
     "calls": "rank 3 calls barrier", "incalls": "rank 3 in barrier 7 of tp_0", "call": "barrier 7 of tp_0",
-    "exchange": "rank 3 waits to send to rank 4", "command": "x1",
+    "exchange": "rank 3 waits to send to rank 4", "command": "x1", "above": " (above)", "waited": "call",
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ Over = list[tuple[str, str, tuple[int, ...], float, float]]
 def captures() -> Iterator[Path]:
     """Whatever can be replayed: folders with evidence, and logs one by one."""
     for path in sorted(CAPTURES.glob("*/*")):
-        if path.is_dir() and path.parent.name != "logs":
+        if path.is_dir() and path.parent.name != "logs" and path.name != "__pycache__":
             yield path
     for path in sorted((CAPTURES / "logs").rglob("*")):
         if path.is_file() and path.suffix in (".log", ".txt"):

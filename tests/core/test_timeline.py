@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.engine.replay import replay
@@ -44,6 +44,7 @@ def test_mean_of_a_moment_and_the_highest_where_a_limit_counts() -> None:
     assert shown["all"]["limits"] == {"gpu_memory_bytes": 100}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 1e6), st.floats(0.0, 1.0)), min_size=1, max_size=60))
 def test_a_week_takes_no_more_than_a_minute_and_nothing_is_lost(samples: list[tuple[float, float]]) -> None:
     moments = sorted(samples)

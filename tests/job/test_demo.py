@@ -29,8 +29,9 @@ _FINDS = {"oom": "host-oom", "ib": "ib-fallback", "nan": "loss-nan"}
 
 
 def test_screen_shows_landmarks_and_what_diag_says_and_no_other_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     log = tmp_path / "job.log"
     log.write_text(_PRINTED)
     with log.open("rb") as read, subprocess.Popen([sys.executable, "-c", ""]) as run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model.observations import LogLine, LossScaleReduced, NonFiniteReported, Observation
@@ -102,6 +102,7 @@ _NUMBERS = st.one_of(
 _NAMES = st.sampled_from(["loss", "a, b", "x}", "lr: 3", "é", "eval_loss"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(_NAMES, _NUMBERS), min_size=1, max_size=6))
 def test_dict_of_plain_numbers_is_read_as_pythons_own_parser_reads_it(pairs: list[tuple[str, str]]) -> None:
     plain = "{" + ", ".join(f"'{name}': {number}" for name, number in pairs) + "}"

@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+DUMP_SECONDS, NATIVE_SECONDS = 8.0, 30.0  # for a dump of all ranks, without and with native frames
+
 
 class NoLiveRun(DiagError):
     """No hub lives that could be asked."""

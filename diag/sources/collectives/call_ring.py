@@ -29,7 +29,7 @@ _MOST_BYTES = 4 << 20  # of one group's numbers, unpacked
 class _Row:
     desc: str = ""
     kinds: dict[tuple[Any, ...], int] = dataclasses.field(default_factory=dict)
-    calls: list[int] = dataclasses.field(
+    numbers: list[int] = dataclasses.field(
         default_factory=list
     )  # step to the next number, kind, step, kind ...
     seq: int = 0
@@ -57,7 +57,7 @@ def pack(traces: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 row = rows[entry.backend, entry.group] = _Row()
             row.desc = entry.desc
             kind = (entry.op, entry.input_sizes, entry.output_sizes, entry.dtypes, entry.pending)
-            row.calls += (entry.seq - row.seq, row.kinds.setdefault(kind, len(row.kinds)))
+            row.numbers += (entry.seq - row.seq, row.kinds.setdefault(kind, len(row.kinds)))
             row.seq = entry.seq
     return [
         {
@@ -66,7 +66,7 @@ def pack(traces: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "desc": row.desc,
             "ranks": members.get(group, ""),
             "kinds": [list(kind) for kind in row.kinds],
-            "calls": base64.b64encode(zlib.compress(json.dumps(row.calls).encode())).decode(),
+            "calls": base64.b64encode(zlib.compress(json.dumps(row.numbers).encode())).decode(),
         }
         for (backend, group), row in rows.items()
     ]
