@@ -22,7 +22,6 @@ NOT_RUN = {
     "diag watch": "needs a job; the one of docs/howto/attach.md is run beside the tutorial's",
     "diag dump": "needs a job; the tutorial's is run",
     "diag flame": "needs a job; the tutorial's is run",
-    "diag top": "needs a job; tests/top has one",
     "diag mcp --http": "serves until a signal; tests/agents has one",
     "diag notify": "sends to the reader's own services; tests/notify has some",
     "mkdir": "makes the reader's own file of addresses",
@@ -109,7 +108,7 @@ def check_diag(words: list[str]) -> None:
 
 def _readable(words: list[str]) -> list[str]:
     """Names that stand for a number as a number."""
-    return ["4711" if word in ("PID", "LAUNCHER") else "3" if word == "RANK" else word for word in words]
+    return ["4711" if word in ("PID", "LAUNCHER", "DRIVER") else "3" if word == "RANK" else word for word in words]
 
 
 def _check_fault(text: str, ranks: int) -> None:
