@@ -65,6 +65,7 @@ def _recorded() -> dict[str, list[str]]:
         "h200-net/*node0",
         "memory/v2",
         "memory/saves-that-fit",
+        "ray/*",
         "sources/rdma",
         "sources/written/two-ranks",
         "steps/slow-from-step",
