@@ -108,7 +108,9 @@ def check_diag(words: list[str]) -> None:
 
 def _readable(words: list[str]) -> list[str]:
     """Names that stand for a number as a number."""
-    return ["4711" if word in ("PID", "LAUNCHER", "DRIVER") else "3" if word == "RANK" else word for word in words]
+    return [
+        "4711" if word in ("PID", "LAUNCHER", "DRIVER") else "3" if word == "RANK" else word for word in words
+    ]
 
 
 def _check_fault(text: str, ranks: int) -> None:
