@@ -40,8 +40,14 @@ _STARTERS = ("multiprocessing", "subprocess", "torch.multiprocessing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before modules of tests are imported: some keep an environment for what they start."""
+    """Before modules of tests are imported: some keep an environment for what they start, and examples of hypothesis
+    take as long as what else runs here lets them."""
     os.environ[_MARK] = uuid.uuid4().hex
+    with contextlib.suppress(ImportError):
+        from hypothesis import settings
+
+        settings.register_profile("loaded", deadline=None)
+        settings.load_profile("loaded")
 
 
 @pytest.fixture(scope="session", autouse=True)
