@@ -210,6 +210,8 @@ def _failed_alike(one: RankView, root: RankView, job: JobView) -> bool:
         return False
     if root.exit.signal in _SENT or any(CASCADE.search(line) for line in one.tail):
         return False
+    if _by_ray(one, job) != _by_ray(root, job):
+        return False  # Ray ends actors with one exit code, whatever the reason
     return (one.exit.signal, one.exit.exit_code) == (root.exit.signal, root.exit.exit_code)
 
 
