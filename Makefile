@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: accuracy help demo test test-faces test-hardening fuzz harm soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package clean
+.PHONY: accuracy help demo test test-faces test-hardening fuzz harm properties soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -54,6 +54,9 @@ test-faces: $(VENV)/.job system-packages ## the page in Chromium, diag top, the 
 
 test-hardening: $(VENV)/.job system-packages ## what is done to diag itself, in short: faults, hostile input, secrets, a soak (some 12 minutes)
 	$(PYTEST) -m hardening tests -n $(WORKERS) --dist loadgroup
+
+properties: $(VENV)/.job ## the tests that draw their examples, with new ones in each run: every submission tries the same
+	EXAMPLES=new $(PYTEST) $$(grep -rl --include='test_*.py' '@given' tests) -n $(WORKERS) --dist loadgroup
 
 # The kernel and its Debian go into build/ only. Without root the tests say that they were skipped, and why.
 vm-packages:

@@ -40,14 +40,15 @@ _STARTERS = ("multiprocessing", "subprocess", "torch.multiprocessing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before modules of tests are imported: some keep an environment for what they start, and examples of hypothesis
-    take as long as what else runs here lets them."""
+    """Before modules of tests are imported: some keep an environment for what they start. Examples of hypothesis take as
+    long as what else runs here lets them, and are the same in each run: `make properties` tries others."""
     os.environ[_MARK] = uuid.uuid4().hex
     with contextlib.suppress(ImportError):
         from hypothesis import settings
 
-        settings.register_profile("loaded", deadline=None)
-        settings.load_profile("loaded")
+        settings.register_profile("same", deadline=None, derandomize=True)
+        settings.register_profile("new", deadline=None, print_blob=True)
+        settings.load_profile(os.environ.get("EXAMPLES", "same"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -252,8 +252,9 @@ def _process_of(other: Step | Party) -> str:
 
 
 def _above(verdict: Verdict, job: JobView) -> str:
-    """Where the sentence says what the other one does."""
-    return " (above)" if isinstance(_other(verdict, job), Step) else ""
+    """Where the sentence says what the other one does: of a rank that has not appeared it says that alone."""
+    said = bool(verdict.culprits) and verdict.culprits[0] in job.ranks
+    return " (above)" if said and isinstance(_other(verdict, job), Step) else ""
 
 
 def _pid(verdict: Verdict, job: JobView) -> str:
