@@ -35,7 +35,7 @@ def format_bytes(size: float | None, *, sign: bool = False) -> str:
         return "?"
     amount, unit = abs(size), 0
     # What would be rounded to 1024 of a unit is 1 of the next.
-    while amount >= (1024 if unit == 0 else 1023.5) and unit < len(_BYTES) - 1:
+    while amount >= 1023.5 and unit < len(_BYTES) - 1:
         amount, unit = amount / 1024, unit + 1
     lead = "-" if size < 0 else "+" if sign and size > 0 else ""
     return f"{lead}{_digits(amount, 3)} {_BYTES[unit]}"

@@ -86,7 +86,7 @@ export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let [size, unit] = [Math.abs(value), 0];
   // What would be rounded to 1024 of a unit is 1 of the next.
-  while (size >= (unit === 0 ? 1024 : 1023.5) && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
+  while (size >= 1023.5 && unit < units.length - 1) [size, unit] = [size / 1024, unit + 1];
   return `${value < 0 ? "-" : ""}${digits(size, 3)} ${units[unit]}`;
 }
 
