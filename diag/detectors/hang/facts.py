@@ -252,8 +252,10 @@ def _process_of(other: Step | Party) -> str:
 
 
 def _above(verdict: Verdict, job: JobView) -> str:
-    """Where the sentence says what the other one does: of a rank that has not appeared it says that alone."""
-    said = bool(verdict.culprits) and verdict.culprits[0] in job.ranks
+    """Where the sentence says what the other one does: not of a rank that has not appeared, nor of a chain that ends
+    with the rank's own wait."""
+    chain = verdict.chain
+    said = chain is not None and len(chain.steps) > 1 and job.ranks.known(verdict.culprits[:1])
     return " (above)" if said and isinstance(_other(verdict, job), Step) else ""
 
 
