@@ -1,0 +1,2 @@
+from .reader import ShardReader
+from .batching import collate

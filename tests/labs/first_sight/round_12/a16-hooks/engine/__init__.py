@@ -1,0 +1,2 @@
+from .trainer import Trainer
+from .callbacks import Callback, Progress, LanguageReport
