@@ -253,5 +253,7 @@ def test_one_file_is_all_that_a_machine_with_python_needs(installed: Installed, 
     said = run("--version")
     assert said.stdout == f"diag {diag.__version__}\n", said.stderr
     assert json.loads(run("replay", "--json", str(LOG)).stdout)["schema"] == "diag.report/1"
-    ran = run("run", "-q", "--no-http", "--run-root", str(tmp_path / "runs"), "--", "sh", "-c", "echo out; exit 7")
+    ran = run(
+        "run", "-q", "--no-http", "--run-root", str(tmp_path / "runs"), "--", "sh", "-c", "echo out; exit 7"
+    )
     assert (ran.returncode, ran.stdout) == (7, "out\n"), ran.stderr

@@ -47,10 +47,14 @@ def complete_platform(python: tuple[int, int], machine: str) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="?", default=".", help="diag's checkout or wheel (%(default)s)")
     parser.add_argument("-o", "--output", default="dist/diag.pyz", help="%(default)s")
-    parser.add_argument("--python", nargs="+", default=["3.10", "3.11", "3.12", "3.13", "3.14"], metavar="VERSION")
+    parser.add_argument(
+        "--python", nargs="+", default=["3.10", "3.11", "3.12", "3.13", "3.14"], metavar="VERSION"
+    )
     parser.add_argument("--machine", nargs="+", default=["x86_64", "aarch64"])
     asked = parser.parse_args(words)
     Path(asked.output).parent.mkdir(parents=True, exist_ok=True)

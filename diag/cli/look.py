@@ -319,9 +319,7 @@ def _dump(args: argparse.Namespace, job: Chosen, head: str) -> dict[str, Any]:
     try:
         _say(f"{head}{_told(job)}")
         _say(f"looking for {format_seconds(seconds)} at most; the job is not touched, Ctrl-C ends the look")
-        hub.watch_job(
-            job.argv, job.pid, cwd_of(job.pid), among=job.processes, pointed_at=bool(args.pid)
-        )
+        hub.watch_job(job.argv, job.pid, cwd_of(job.pid), among=job.processes, pointed_at=bool(args.pid))
         nodes = nodes_of_job(job.argv, job.pid, "auto")
         if nodes.count > 1:
             hub.cluster.of_several = True

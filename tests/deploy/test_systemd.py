@@ -26,7 +26,10 @@ def test_systemd_takes_the_units_as_they_are(tmp_path: Path) -> None:
 
     units = [str(path) for path in sorted(tmp_path.glob("diag-*"))]
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--recursive-errors=no", *units], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--recursive-errors=no", *units],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert len(units) == 3
