@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 CLUSTER ?= tests/cluster
 
-.PHONY: accuracy help demo test test-faces test-hardening fuzz harm properties soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package clean
+.PHONY: accuracy help demo test test-faces test-hardening fuzz harm properties soak audit test-vm vm-packages test-cluster cluster-packages dashboards screenshots docs docs-serve matrix gauntlet forecast bench mutants goldens lint types check system-packages package onefile clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 18
@@ -159,8 +159,12 @@ types: $(VENV)/.diag ## mypy --strict
 
 check: lint types
 
-package: $(VENV)/.diag ## wheel and sdist in dist/
+package: $(VENV)/.diag ## wheel and sdist in dist/, checked as the index does
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+
+onefile: package ## dist/diag.pyz: diag and all that it needs in one file, for machines that have only Python (4 minutes)
+	$(BIN)/python deploy/onefile/build.py dist/diag-*.whl
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -221,3 +221,39 @@ def test_installed_diag_has_the_pages_of_both_languages(installed: Installed, la
 
         assert words in page.stdout
         assert page.stderr == ""
+
+
+@pytest.mark.live
+@pytest.mark.xdist_group("packaging")
+def test_one_file_is_all_that_a_machine_with_python_needs(installed: Installed, tmp_path: Path) -> None:
+    # given the file, made for this Python and machine alone
+    pytest.importorskip("pex", reason="pip install pex")
+    one = tmp_path / "diag.pyz"
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    build = ROOT / "deploy" / "onefile" / "build.py"
+    words = ["-o", one, "--python", version, "--machine", os.uname().machine]
+    done = subprocess.run(
+        [sys.executable, str(build), str(installed.wheel), *map(str, words)],
+        env={**os.environ, "PEX_ROOT": str(tmp_path / "pex")},
+        capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("the package index cannot be reached")
+    assert done.returncode == 0, done.stderr
+
+    # when it is used by somebody who has nothing else
+    environment = {"PATH": f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path / "home")}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(one), *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )  # fmt: skip
+
+    # then it reads evidence, and runs a command with diag beside it
+    said = run("--version")
+    assert said.stdout == f"diag {diag.__version__}\n", said.stderr
+    assert json.loads(run("replay", "--json", str(LOG)).stdout)["schema"] == "diag.report/1"
+    ran = run(
+        "run", "-q", "--no-http", "--run-root", str(tmp_path / "runs"), "--", "sh", "-c", "echo out; exit 7"
+    )
+    assert (ran.returncode, ran.stdout) == (7, "out\n"), ran.stderr

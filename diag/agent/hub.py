@@ -179,13 +179,28 @@ class Hub:
 
     # -- watching -----------------------------------------------------------------------------------------
 
-    def watch_job(self, argv: list[str], pid: int, cwd: str = "", among: Processes | None = None) -> None:
-        """The job's root process is `pid`, in directory `cwd`: look for its ranks from now on, below it or `among` these."""
+    def watch_job(
+        self,
+        argv: list[str],
+        pid: int,
+        cwd: str = "",
+        among: Processes | None = None,
+        *,
+        pointed_at: bool = False,
+    ) -> None:
+        """The job's root process is `pid`, in directory `cwd`: look for its ranks from now on, below it or `among` these.
+        `pointed_at`: a person named it, to learn why it does not go on."""
         self.job_id = job_name(self.settings.job_id, argv, os.environ, self.run_id)
         machine = os.uname().machine
         self.put(
             run_source.started(
-                redacted(argv), pid, self.host, cwd=cwd, attached=self._attached, machine=machine
+                redacted(argv),
+                pid,
+                self.host,
+                cwd=cwd,
+                attached=self._attached,
+                machine=machine,
+                pointed_at=pointed_at,
             )
         )
         nets = [name.strip() for name in self.settings.expected_net.split(",") if name.strip()]

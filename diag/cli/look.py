@@ -34,8 +34,10 @@ _MOVING_SECONDS = 20.0
 _LOOKS = 2
 # So much longer after a critical finding, for what is read only of ranks that are suspected.
 _CLOSER_SECONDS = 1.5
-# A process that lives for so long has started its ranks, if it does that.
+# A process that lives for so long has started its ranks, if it does that; one that has started nothing by then is itself
+# what trains.
 _STARTED_SECONDS = 60.0
+_CHILDLESS_SECONDS = 10.0
 _LONE_SECONDS = 3.0
 _MOST_NAMED = 20  # processes
 _WHERE_ELSE = (
@@ -246,6 +248,8 @@ class _Look:
     seconds: float
     is_interrupted: Callable[[], bool]
     _began: float = field(default_factory=time.monotonic)
+    _ranks: int = 0
+    _ranks_at: float = 0.0  # when there were so many for the first time
     _told_at: float | None = None  # that something critical stands
 
     def is_over(self) -> bool:
@@ -258,13 +262,19 @@ class _Look:
             ended = bool(job.ranks) and not alive
             stands = any(finding.severity.name == "CRITICAL" for finding in self.hub.engine.active())
             looked = bool(alive) and all(len(rank.series) >= _LOOKS for rank in alive)
+        if len(alive) != self._ranks:
+            self._ranks, self._ranks_at = len(alive), time.monotonic()
         if stands or ended:
             self._told_at = self._told_at or time.monotonic()
             return time.monotonic() - self._told_at >= _CLOSER_SECONDS
-        return waited >= _MOVING_SECONDS and looked and not self.is_suspicious()
+        return self.watched() >= _MOVING_SECONDS and looked and not self.is_suspicious()
 
     def waited(self) -> float:
         return time.monotonic() - self._began
+
+    def watched(self) -> float:
+        """Seconds for which all ranks that are known now were: a process without a rank is taken for one after a while."""
+        return time.monotonic() - self._ranks_at if self._ranks else 0.0
 
     def is_suspicious(self) -> bool:
         """Something is overdue, or told and not critical yet."""
@@ -309,7 +319,7 @@ def _dump(args: argparse.Namespace, job: Chosen, head: str) -> dict[str, Any]:
     try:
         _say(f"{head}{_told(job)}")
         _say(f"looking for {format_seconds(seconds)} at most; the job is not touched, Ctrl-C ends the look")
-        hub.watch_job(job.argv, job.pid, cwd_of(job.pid), among=job.processes)
+        hub.watch_job(job.argv, job.pid, cwd_of(job.pid), among=job.processes, pointed_at=bool(args.pid))
         nodes = nodes_of_job(job.argv, job.pid, "auto")
         if nodes.count > 1:
             hub.cluster.of_several = True
@@ -337,10 +347,9 @@ def _settings(args: argparse.Namespace, job: Chosen) -> Settings:
     from diag.settings import load
 
     settings = load(lang=args.lang, http=False, nodes="off", auto_evidence=False)
-    lone = min(
-        settings.lone_process_seconds, _LONE_SECONDS if _age(job.pid) > _STARTED_SECONDS else _MOVING_SECONDS
-    )
-    return settings.model_copy(update={"lone_process_seconds": lone})
+    started = _STARTED_SECONDS if len(_below(job.pid)) > 1 else _CHILDLESS_SECONDS
+    lone = _LONE_SECONDS if _age(job.pid) > started else _MOVING_SECONDS
+    return settings.model_copy(update={"lone_process_seconds": min(settings.lone_process_seconds, lone)})
 
 
 def _age(pid: int) -> float:
@@ -390,8 +399,8 @@ def _unsettled(look: _Look) -> str:
             f"no progress was seen for {format_seconds(look.silence())} (steps, collectives, another line of code): "
             "a slow step, save or start may take as long"
         )
-    if look.waited() < _MOVING_SECONDS:
-        return f"the look ended after {format_seconds(look.waited())}"
+    if look.watched() < _MOVING_SECONDS:
+        return f"the look ended after {format_seconds(look.watched())}"
     return ""
 
 

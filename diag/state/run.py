@@ -31,6 +31,7 @@ class Run(Reducer):
         self.cwd = ""  # its working directory then; empty where it is not known
         self.pid = 0  # of the command
         self.machine = ""  # of the host: x86_64, aarch64; empty where it is not known
+        self.pointed_at = False  # a person named the process, to learn why it does not go on
         self.started_at: float | None = None  # the command; else the first rank that was found
         self.ended_at: float | None = None  # when the command had ended
         self.returncode: int | None = None  # of the command; None while it runs
@@ -66,7 +67,7 @@ class Run(Reducer):
     @takes(RunStarted)
     def _started(self, at: float, fact: RunStarted) -> None:
         self.argv, self.host, self.pid, self.cwd = fact.argv, fact.host, fact.pid, fact.cwd
-        self.machine = fact.machine
+        self.machine, self.pointed_at = fact.machine, fact.pointed_at
         self.started_at = at
 
     @takes(RunEnded)

@@ -144,3 +144,27 @@ def test_pid_of_nobody_is_a_wrong_use(tmp_path: Path) -> None:
     said = dump(tmp_path, [], "--pid", "4000000")
 
     assert said["rc"] == 2 and said["err"].startswith("error: no process has pid 4000000")
+
+
+def test_single_process_that_a_person_points_at_is_judged_though_nothing_says_that_it_trains(
+    tmp_path: Path,
+) -> None:
+    """Without a rank, a log or a phase: without being pointed at it may be a server that waits by intent."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import threading\n\n\ndef next_batch():\n    lock = threading.Lock()\n    lock.acquire()\n"
+        "    print('ready', flush=True)\n    lock.acquire()\n\n\nnext_batch()\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None and job.stdout.readline() == "ready\n"
+        done = subprocess.run(
+            [sys.executable, "-m", "diag", "dump", "--json", "--seconds", "70", "--pid", str(job.pid)],
+            env={**os.environ, "DIAG_RUN_ROOT": str(tmp_path / "runs")},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        job.kill()
+
+    report = json.loads(done.stdout)
+    found = [(one["id"], one["severity"], one["ranks"]) for one in report["findings"]]
+    assert (done.returncode, found) == (10, [("hang", "critical", [0])]), done.stderr
+    assert re.search(r"next_batch \(\S*train\.py:8\)", report["findings"][0]["summary"])

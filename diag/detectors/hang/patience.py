@@ -91,8 +91,8 @@ def _default(job: JobView, verdict: Verdict) -> float:
 
 def may_be_idle(job: JobView, alive: list[RankView], verdict: Verdict) -> bool:
     """A command without ranks that stands still is hung only if it trains, or waits where no process waits by
-    intent."""
-    if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES:
+    intent; one that a person pointed at is to go on, whatever it is."""
+    if any(rank.distributed for rank in alive) or job.phase in _TRAINING_PHASES or job.run.pointed_at:
         return False
     return verdict.klass not in ("stopped", "rendezvous", "comm_init") and not verdict.is_of("never_meant")
 

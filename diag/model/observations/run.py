@@ -17,6 +17,7 @@ class RunStarted(Observation):
     cwd: str = ""  # the working directory of the command; empty where it is not known
     attached: bool = False  # it ran already when diag came
     machine: str = ""  # of the host: x86_64, aarch64; empty where it is not known
+    pointed_at: bool = False  # a person named this process, to learn why it does not go on
 
 
 @dataclass(frozen=True, slots=True)

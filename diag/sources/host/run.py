@@ -49,8 +49,10 @@ def started(
     *,
     attached: bool = False,
     machine: str = "",
+    pointed_at: bool = False,
 ) -> Record:
     ran: dict[str, Any] = {"attached": True} if attached else {}
+    ran |= {"pointed_at": True} if pointed_at else {}
     ran |= {"machine": machine} if machine else {}
     return _record("started", host, argv=argv, pid=pid, world_size=world_size, cwd=cwd, **ran)
 
