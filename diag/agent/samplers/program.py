@@ -77,15 +77,20 @@ class ProgramSampler(NodeSampler):
             stopped, self._stopped = self._stopped, {}
         for record in _stoppers(self._node, stopped) if stopped else ():
             self.reporter.put(record)
-        for pid in dict.fromkeys(one.pid for one in todo):
-            of_it = [one for one in todo if one.pid == pid]
-            payload = _read(pid, [one.frame for one in of_it])
-            if payload is not None:
-                self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
+        while todo:
+            # a line at a time under one name: a recorder calls a method otherwise than a stack does
+            batch = {(one.pid, one.frame.file, one.frame.line): one for one in reversed(todo)}
+            todo = [one for one in todo if batch[one.pid, one.frame.file, one.frame.line] is not one]
+            for pid in dict.fromkeys(one.pid for one in batch.values()):
+                of_it = [one for one in batch.values() if one.pid == pid]
+                payload = _read(pid, [one.frame for one in of_it])
+                if payload is not None:
+                    self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
 
 
 def _wanted(job: JobView) -> Iterator[_Wanted]:
-    """Of this node's ranks, and of the others' by the files here: all run one program."""
+    """Of this node's ranks, and of the others' by the files here: all run one program. And where their calls were first not
+    the same, though nobody may be there any more."""
     ranks = job.alive_ranks()
     here = next((rank for rank in ranks if not rank.node), None)
     seen: set[str] = set()  # stacks; a thousand ranks are at a few places
@@ -96,6 +101,8 @@ def _wanted(job: JobView) -> Iterator[_Wanted]:
             seen.add(rank.stack_signature)
             pid = here.placement.pid
             yield from (_Wanted(here.rank, pid, frame) for frame in _path(rank.judged.frames))
+    if here is not None and (apart := job.ranks.calls_apart()) is not None:
+        yield from (_Wanted(here.rank, here.placement.pid, frame) for frame in dict.fromkeys(apart.frames))
 
 
 def _lines_of(rank: RankView) -> Iterator[_Wanted]:

@@ -16,6 +16,7 @@ from diag.detectors.hang.counted_files import with_counted_files
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.first_difference import with_first_difference
 from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.groups import with_groups
@@ -286,7 +287,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_counted_calls(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_lock_file(verdict, job)
+    verdict = with_lock_file(with_first_difference(verdict, job), job)
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
     verdict = with_ray(with_shared_output(with_ended_ranks(verdict, job), job), job)
