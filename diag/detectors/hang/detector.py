@@ -34,6 +34,7 @@ from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
 from diag.detectors.hang.program_lines import with_program_lines
+from diag.detectors.hang.polled_calls import with_polled_calls
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.ray import waiting_driver, with_ray, without_idle
 from diag.detectors.hang.reached_limits import with_reached_limit
@@ -257,6 +258,7 @@ def judge(
         rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else state_of(rank, job)
         for rank in alive
     }
+    states = with_polled_calls(states, alive)
     since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
     busy = since is None and not moment
     held = None if moment else held_since(now, job, alive, states)
