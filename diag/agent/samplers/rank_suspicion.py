@@ -249,7 +249,7 @@ class CollectivesSampler(RankSampler):
 
     def _add_lines(self, payload: Payload, run_dir: Path) -> None:
         """Once nothing was called between two answers: the rank's own thread gives them, for which it takes the GIL."""
-        calls, before = payload["calls"], self._calls
+        calls, before = payload.get("calls"), self._calls
         self._calls = calls
         if not calls or calls != before:
             self._asked_for_lines, self._lines = False, None

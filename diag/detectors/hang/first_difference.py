@@ -10,7 +10,7 @@ from diag.model import Confidence, numbered
 from diag.model.observations import Block, Frame
 from diag.state.calls_apart import ApartCall, CallsApart, parted
 from diag.state.view import JobView
-from diag.text.units import format_path
+from diag.text.units import format_path, format_ranks
 
 # Of a wait of all for each other, which may come of it as well.
 _ALL = ("all_ranks_wait",)
@@ -54,12 +54,12 @@ def _is_that_call(apart: CallsApart, verdict: Verdict) -> bool:
 
 def _words(apart: CallsApart, job: JobView) -> str:
     """ "calls 1-93 of default_pg are the same on all ranks; call 94 was made by rank 1 at `loss.backward()` (train.py:46), under
-    `except MemoryError:` (train.py:44), and by rank 0 at `loss.backward()` (train.py:50), and rank 1 has made 1 call more since"
+    `except MemoryError:` (train.py:44) of `loss = model(ids)`, and by rank 0 at `loss.backward()` (train.py:50), and rank 1 has made 1 call more since"
     """
     name = apart.desc or apart.group
     calls = f"calls {apart.since}-{apart.seq - 1} of {name} are" if apart.seq - 1 > apart.since else f"call 1 of {name} is"
     same = f"{calls} the same on all ranks; " if apart.seq > apart.since else f"of {name}, "
-    made = " and ".join(_made(*pair, job) for pair in ((apart.odd, apart.rest), (apart.rest, apart.odd)))
+    made = ", and ".join(_made(*pair, job) for pair in ((apart.odd, apart.rest), (apart.rest, apart.odd)))
     return f"{same}call {apart.seq} was made {made}{_since(apart)}"
 
 
@@ -75,7 +75,7 @@ def _since(apart: CallsApart) -> str:
 
 def _made(side: ApartCall, other: ApartCall, job: JobView) -> str:
     """ "by rank 1 as broadcast at `evaluate(model)` (train.py:46), in evaluate (metrics.py:12), under `if best:` (train.py:45)" """
-    who = format_who(side.ranks, "").rstrip()
+    who = format_ranks(side.ranks)
     op = side.call.op if side.call.op != other.call.op or not side.stack else ""
     sizes = " ".join(str(list(size)) for size in (side.call.input_sizes or side.call.output_sizes)[:2])
     if not side.stack:
@@ -87,7 +87,10 @@ def _made(side: ApartCall, other: ApartCall, job: JobView) -> str:
     if inner != frame:
         text += f", in {inner.function} ({format_path(inner.file, cwd)}:{inner.line})"
     block = _block(frame, other.stack[at] if at < len(other.stack) else None, job)
-    return text + (f", under {head_of(block, frame.file, cwd)}" if block is not None else "")
+    if block is None:
+        return text
+    tried = f" of `{block.deciding[0]}`" if block.kind == "except" and block.deciding else ""
+    return f"{text}, under {head_of(block, frame.file, cwd)}{tried}"
 
 
 def _at(frame: Frame, job: JobView) -> str:

@@ -310,6 +310,16 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Mapped:
+    """A file of data that a process has mapped. `private`: for itself alone (copy on write); `written`: it has written there,
+    which reached neither the file nor anybody else."""
+
+    path: str
+    private: bool
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
     `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
@@ -323,3 +333,4 @@ class VariablesRead(Observation):
     time: float = 0.0
     reached: tuple[Reached, ...] = ()
     folders: tuple[Folder, ...] = ()
+    mapped: tuple[Mapped, ...] = ()
