@@ -83,7 +83,7 @@ def test_call_that_one_rank_alone_made_earlier_is_told_with_its_line_and_the_con
     assert (
         f"calls 1-49 of default_pg are the same on all ranks; call 50 was made by rank 1 at `log_grad_norm(loss)` "
         f"({tmp_path}/train.py:10), in log_grad_norm ({tmp_path}/train.py:3), under `if loss > 4:` ({tmp_path}/train.py:9), and "
-        f"by ranks 0, 2 at `loss.backward()` ({tmp_path}/train.py:8), and rank 1 has made 1 call more since"
+        f"by ranks 0, 2 at `loss.backward()` ({tmp_path}/train.py:8); since then rank 1 has made 1 call more"
     ) in hang.summary
     assert "step % 20" not in hang.summary  # where it came to light
 
@@ -95,7 +95,7 @@ def test_call_that_one_rank_left_out_earlier_is_told_with_the_line_that_the_othe
 
     assert (hang.cause, hang.ranks) == ("call_left_out", (1,))
     assert "call 61 was made by rank 1 at `loss.backward()`" in hang.summary
-    assert "rank 1 has made 1 call fewer since" in hang.summary
+    assert "since then rank 1 has made 1 call fewer" in hang.summary
 
 
 def test_without_lines_nothing_is_told_of_calls_that_look_the_same(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def _is_that_call(apart: CallsApart, verdict: Verdict) -> bool:
 
 def _words(apart: CallsApart, job: JobView) -> str:
     """ "calls 1-93 of default_pg are the same on all ranks; call 94 was made by rank 1 at `loss.backward()` (train.py:46), under
-    `except MemoryError:` (train.py:44) of `loss = model(ids)`, and by rank 0 at `loss.backward()` (train.py:50), and rank 1 has made 1 call more since"
+    `except MemoryError:` (train.py:44) of `loss = model(ids)`, and by rank 0 at `loss.backward()` (train.py:50); since then rank 1 has made 1 call more"
     """
     name = apart.desc or apart.group
     calls = f"calls {apart.since}-{apart.seq - 1} of {name} are" if apart.seq - 1 > apart.since else f"call 1 of {name} is"
@@ -66,11 +66,9 @@ def _words(apart: CallsApart, job: JobView) -> str:
 def _since(apart: CallsApart) -> str:
     if not apart.ahead:
         return ""
-    least = "at least " if apart.is_least else ""
-    more = "more" if apart.ahead > 0 else "fewer"
     count = abs(apart.ahead)
-    calls = numbered(f"{count} [call|calls] {more}", count)
-    return f", and {format_who(apart.odd.ranks, '[has|have]')} made {least}{calls} since"
+    calls = numbered(f"{count} [call|calls] {'more' if apart.ahead > 0 else 'fewer'}", count)
+    return f"; since then {format_who(apart.odd.ranks, '[has|have]')} made {'at least ' if apart.is_least else ''}{calls}"
 
 
 def _made(side: ApartCall, other: ApartCall, job: JobView) -> str:
