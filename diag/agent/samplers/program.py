@@ -11,6 +11,7 @@ import psutil
 from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.model import Payload, Record
 from diag.model.observations import Frame
+from diag.sources.host import starters
 from diag.sources.host.job_files import JobFiles
 from diag.sources.stacks import program, stops
 from diag.state.own_code import own_frames
@@ -42,6 +43,8 @@ class ProgramSampler(NodeSampler):
         self._reads = node.settings.read_program
         self._stopped: dict[int, int] = {}  # pids of stopped ranks, and their numbers
         self._looked_for: set[int] = set()
+        self._started: dict[int, int] = {}  # ranks, and their pids, that somebody has started, where others are missing
+        self._starter_of: dict[int, int] = {}
         self._lock = threading.Lock()
         self._todo: list[_Wanted] = []
         self._known: set[tuple[int, Frame]] = set()
@@ -61,6 +64,12 @@ class ProgramSampler(NodeSampler):
             with self._lock:
                 self._stopped |= stopped
             self.wake()
+        alive = [rank for rank in job.alive_ranks() if not rank.node]
+        missing = len(job.ranks) < job.world_size and any(_is_missing_here(rank, len(alive)) for rank in alive)
+        pids = {rank.rank: rank.placement.pid for rank in alive} if missing else {}
+        if pids and pids != self._started:
+            self._started = pids
+            self.wake()
         wanted = [one for one in _wanted(job) if (one.pid, one.frame) not in self._known]
         if wanted:
             self._known.update((one.pid, one.frame) for one in wanted)
@@ -75,6 +84,14 @@ class ProgramSampler(NodeSampler):
         with self._lock:
             todo, self._todo = self._todo, []
             stopped, self._stopped = self._stopped, {}
+        started = self._started
+        if started != self._starter_of:
+            self._starter_of = started
+            if (found := starters.read(started)) is not None:
+                rank = min(started)
+                known = {name: found[name] for name in ("ranks", "ended_faults")}
+                payload: Payload = {"pid": found["pid"], "command": found["command"], "files": {}, "started": known}
+                self.reporter.put(Record(program.SOURCE, payload, rank, self.reporter.host))
         for record in _stoppers(self._node, stopped) if stopped else ():
             self.reporter.put(record)
         while todo:
@@ -86,6 +103,12 @@ class ProgramSampler(NodeSampler):
                 payload = _read(pid, [one.frame for one in of_it])
                 if payload is not None:
                     self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
+
+
+def _is_missing_here(rank: RankView, seen: int) -> bool:
+    """Fewer ranks of its machine are here than there should be."""
+    place = rank.placement
+    return seen < (place.local_world_size or place.world_size)
 
 
 def _wanted(job: JobView) -> Iterator[_Wanted]:

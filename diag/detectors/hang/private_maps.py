@@ -3,7 +3,6 @@ what it wrote."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from diag.detectors.hang.verdict import Note, Verdict, format_who, others
@@ -38,12 +37,12 @@ def with_private_map(verdict: Verdict, job: JobView) -> Verdict:
         f"reaches {'its' if len(ranks) == 1 else 'their'} own copy alone: {format_ranks(verdict.culprits)}, where that file is "
         "mapped as well, cannot see it"
     )
-    loop = re.sub(r"^it\b", f"rank {verdict.culprits[0]}", verdict.words)
+    looked = (Note("program", verdict.words, verdict.culprits[0]),) if verdict.words else ()
     everyone = tuple(sorted(verdict.everyone))
     return replace(
         verdict, cause="written_to_private_map", culprits=ranks, waiting=others(everyone, ranks), chain=None, reason=None,
-        confidence=Confidence.MEDIUM, words="; ".join(filter(None, (words, loop))),
-    ).noted(Note("variables", words, ranks[0]))  # fmt: skip
+        confidence=Confidence.MEDIUM, words=words,
+    ).noted(Note("variables", words, ranks[0]), *looked)  # fmt: skip
 
 
 def _mapped(rank: RankView, job: JobView) -> tuple[Mapped, ...]:

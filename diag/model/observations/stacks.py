@@ -246,6 +246,17 @@ class ProgramRead(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class StarterSeen(Observation):
+    """The process that has started these `ranks` of a machine. `ended_faults`: page faults (minor) of all that it has started and
+    that had ended by then; a program has some for its start alone."""
+
+    pid: int
+    command: str
+    ranks: tuple[int, ...]
+    ended_faults: int
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
     """`name` may be that of an attribute (self.path); `text` is what its repr would say, cut and without secrets."""
 
