@@ -31,8 +31,8 @@ def started(tmp_path: Path, before: str = "true") -> tuple[dict[str, object] | N
         assert lines.count("up") == 2
         pids = [int(line) for line in lines if line.isdecimal()]
         found = starters.read(dict(enumerate(pids)))
-        alone = starters.read({0: pids[0]})
-        assert alone is None, "another Python program of it lives"
+        fewer = starters.read({0: pids[0]})
+        assert fewer is not None and fewer["alone"] is False, "another Python program of it lives"
         job.stdin.close()
     return found, job.pid
 
@@ -41,7 +41,7 @@ def test_script_that_has_started_two_ranks_has_started_no_third(tmp_path: Path) 
     found, pid = started(tmp_path)
 
     assert found is not None
-    assert (found["pid"], found["ranks"]) == (pid, [0, 1])
+    assert (found["pid"], found["ranks"], found["alone"]) == (pid, [0, 1], True)
     assert str(found["command"]).startswith("bash ")
     assert 0 < int(str(found["ended_faults"])) < 700
 
@@ -61,6 +61,6 @@ def test_diag_itself_is_no_starter() -> None:
 
 
 def test_what_was_read_comes_back_as_a_fact() -> None:
-    payload = {"pid": 7, "command": "bash launch.sh", "files": {}, "started": {"ranks": [0, 1], "ended_faults": 382}}
+    payload = {"pid": 7, "command": "bash launch.sh", "files": {}, "started": {"ranks": [0, 1], "ended_faults": 382, "alone": True}}
     (seen,) = program.parse(Record(program.SOURCE, payload, rank=0))
-    assert seen == StarterSeen(0, 7, "bash launch.sh", (0, 1), 382)
+    assert seen == StarterSeen(0, 7, "bash launch.sh", (0, 1), 382, alone=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ _MOST_FRAMES = 12  # of the thread that trains
 _MOST_THREADS = 16
 _MOST_OUTER = 3  # of another thread: which lock it holds is seen further out
 _MOST_LINES = 4096  # in a run
+_AGAIN_SECONDS = 20.0
 _MOST_PROCESSES = 64  # looked through for one that stops a rank
 
 
@@ -44,7 +46,7 @@ class ProgramSampler(NodeSampler):
         self._stopped: dict[int, int] = {}  # pids of stopped ranks, and their numbers
         self._looked_for: set[int] = set()
         self._started: dict[int, int] = {}  # ranks, and their pids, that somebody has started, where others are missing
-        self._starter_of: dict[int, int] = {}
+        self._started_at, self._asks_starter = 0.0, False
         self._lock = threading.Lock()
         self._todo: list[_Wanted] = []
         self._known: set[tuple[int, Frame]] = set()
@@ -67,8 +69,9 @@ class ProgramSampler(NodeSampler):
         alive = [rank for rank in job.alive_ranks() if not rank.node]
         missing = len(job.ranks) < job.world_size and any(_is_missing_here(rank, len(alive)) for rank in alive)
         pids = {rank.rank: rank.placement.pid for rank in alive} if missing else {}
-        if pids and pids != self._started:
-            self._started = pids
+        if pids and (pids != self._started or time.monotonic() - self._started_at >= _AGAIN_SECONDS):
+            self._started, self._started_at = pids, time.monotonic()  # it may start another one yet
+            self._asks_starter = True
             self.wake()
         wanted = [one for one in _wanted(job) if (one.pid, one.frame) not in self._known]
         if wanted:
@@ -84,12 +87,12 @@ class ProgramSampler(NodeSampler):
         with self._lock:
             todo, self._todo = self._todo, []
             stopped, self._stopped = self._stopped, {}
-        started = self._started
-        if started != self._starter_of:
-            self._starter_of = started
+        if self._asks_starter:
+            self._asks_starter = False
+            started = self._started
             if (found := starters.read(started)) is not None:
                 rank = min(started)
-                known = {name: found[name] for name in ("ranks", "ended_faults")}
+                known = {name: found[name] for name in ("ranks", "ended_faults", "alone")}
                 payload: Payload = {"pid": found["pid"], "command": found["command"], "files": {}, "started": known}
                 self.reporter.put(Record(program.SOURCE, payload, rank, self.reporter.host))
         for record in _stoppers(self._node, stopped) if stopped else ():
@@ -97,7 +100,7 @@ class ProgramSampler(NodeSampler):
         while todo:
             # a line at a time under one name: a recorder calls a method otherwise than a stack does
             batch = {(one.pid, one.frame.file, one.frame.line): one for one in reversed(todo)}
-            todo = [one for one in todo if batch[one.pid, one.frame.file, one.frame.line] is not one]
+            todo = [one for one in todo if batch[one.pid, one.frame.file, one.frame.line].frame != one.frame]
             for pid in dict.fromkeys(one.pid for one in batch.values()):
                 of_it = [one for one in batch.values() if one.pid == pid]
                 payload = _read(pid, [one.frame for one in of_it])

@@ -23,11 +23,6 @@ ADVICE = (
     "init_process_group does) cannot give it what it waits for: start all ranks first."
 )
 
-TOO_FEW = (
-    "What started the ranks has started fewer of them than the world size that it gave them: see what it goes over (a list of hosts "
-    "or devices that was filtered, a loop that ended early, a last line that `read` drops since no newline ends it), and count "
-    "the world size from what is really started."
-)
 _START_FAULTS = 700  # `python -S -c pass` had 749 and 778, `python -c pass` 846 (CPython 3.11, two builds)
 
 
@@ -58,6 +53,7 @@ def _with_started_too_few(verdict: Verdict, job: JobView) -> Verdict:
     if (
         starter is None
         or {*starter.ranks} != {*alive}
+        or not starter.alone
         or starter.ended_faults >= _START_FAULTS
         or all(len(alive) >= (place.local_world_size or place.world_size) for place in alive.values())
     ):
@@ -67,7 +63,7 @@ def _with_started_too_few(verdict: Verdict, job: JobView) -> Verdict:
         f"not even one that has ended (its ended children had {starter.ended_faults} page faults in all, and Python's start alone has more)"
     )
     words = " and ".join(filter(None, (text, verdict.words)))
-    return replace(verdict, words=words, origin=TOO_FEW).noted(Note("program", text, starter.ranks[0]))
+    return replace(verdict, cause="ranks_not_started", words=words).noted(Note("program", text, starter.ranks[0]))
 
 
 def _does(path: list[Frame], job: JobView) -> str:

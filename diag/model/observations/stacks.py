@@ -248,12 +248,13 @@ class ProgramRead(Observation):
 @dataclass(frozen=True, slots=True)
 class StarterSeen(Observation):
     """The process that has started these `ranks` of a machine. `ended_faults`: page faults (minor) of all that it has started and
-    that had ended by then; a program has some for its start alone."""
+    that had ended by then; a program has some for its start alone. `alone`: no other Python program that it has started lives."""
 
     pid: int
     command: str
     ranks: tuple[int, ...]
     ended_faults: int
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True)

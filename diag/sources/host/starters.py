@@ -18,18 +18,20 @@ _CHILDREN_FAULTS = 8  # cminflt, from the state on; proc_pid_stat(5)
 
 
 def read(ranks: Mapping[int, int], proc: Path = PROC) -> Payload | None:
-    """Of these ranks' pids: {"pid", "command", "ranks", "ended_faults"} of the nearest process that all of them are below;
-    None where that is diag itself or the first process, or not to be seen, and where it has started other Python programs that live."""
+    """Of these ranks' pids: {"pid", and what `StarterSeen` has} of the nearest process that all of them are below; None
+    where that is diag itself or the first process, or not to be seen."""
     lines = [_above(pid, proc) for pid in ranks.values()]
     common = next((pid for pid in (lines[0] if lines else ()) if all(pid in line for line in lines)), 0)
     fields = stat_fields(common, proc) if common > 1 and common != os.getpid() else None
     if fields is None or len(fields) <= _CHILDREN_FAULTS:
         return None
     argv = read_argv(common, proc)
-    if not argv or _has_other_pythons(common, ranks, proc):
+    if not argv:
         return None
     command = " ".join(map(without_secrets, (posixpath.basename(argv[0]), *argv[1:])))[:_LONGEST]
-    return {"pid": common, "command": command, "ranks": sorted(ranks), "ended_faults": int(fields[_CHILDREN_FAULTS])}
+    alone = not _has_other_pythons(common, ranks, proc)
+    faults = int(fields[_CHILDREN_FAULTS])
+    return {"pid": common, "command": command, "ranks": sorted(ranks), "ended_faults": faults, "alone": alone}
 
 
 def _has_other_pythons(starter: int, ranks: Mapping[int, int], proc: Path) -> bool:
