@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from diag.model.observations import CallHistory, CallSequence, CollectiveEntry, Frame
 from diag.state.own_code import own_frames
@@ -77,7 +78,7 @@ def first_apart(histories: Mapping[int, CallHistory]) -> CallsApart | None:
 
 def _in_group(of: Mapping[int, CallSequence]) -> CallsApart | None:
     calls = {rank: [*one.calls[-_MOST_CALLS:]] for rank, one in of.items()}
-    if any(not made or any(b[0] != a[0] + 1 for a, b in zip(made, made[1:], strict=False)) for made in calls.values()):
+    if any(not made or any(b[0] != a[0] + 1 for a, b in pairwise(made)) for made in calls.values()):
         return None  # begun anew under its name, or the parts of a coalesced call, which stand in any order
     since = max(made[0][0] for made in calls.values())
     calls = {rank: [one for one in made if one[0] >= since] for rank, made in calls.items()}
@@ -131,7 +132,9 @@ def _keys(one: CallSequence, calls: _Calls, *, lined: bool) -> list[_Key]:
     return [kinds[kind] for _, kind in calls]
 
 
-def _side(of: Mapping[int, CallSequence], calls: Mapping[int, _Calls], ranks: tuple[int, ...], at: int) -> ApartCall:
+def _side(
+    of: Mapping[int, CallSequence], calls: Mapping[int, _Calls], ranks: tuple[int, ...], at: int
+) -> ApartCall:
     one = of[ranks[0]]
     kind = calls[ranks[0]][at][1]
     return ApartCall(ranks, one.kinds[kind], tuple(own_frames(one.stacks[kind])) if one.stacks else ())
@@ -146,7 +149,7 @@ def _odd(one: Sequence[_Key], other: Sequence[_Key], at: int) -> int | None:
         return known.index(False)
     if not at:
         return None
-    followed = {*zip(one[: at - 1], one[1:at], strict=True), *zip(other[: at - 1], other[1:at], strict=True)}
+    followed = {*pairwise(one[:at]), *pairwise(other[:at])}
     in_order = [(made[at - 1], made[at]) in followed for made in (one, other)]
     return in_order.index(False) if in_order[0] != in_order[1] else None
 

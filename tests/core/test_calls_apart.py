@@ -31,7 +31,9 @@ def history(calls: str, *, first: int = 1, lines: bool = True) -> CallHistory:
     )  # fmt: skip
     stacks = tuple(KINDS[one][1] for one in letters) if lines else ()
     made = tuple((first + at, letters.index(one)) for at, one in enumerate(calls))
-    return CallHistory(0, 1.0, 7, ("gloo",), (CallSequence("gloo", "0", "default_pg", (), kinds, made, stacks),))
+    return CallHistory(
+        0, 1.0, 7, ("gloo",), (CallSequence("gloo", "0", "default_pg", (), kinds, made, stacks),)
+    )
 
 
 def apart_of(*ranks: str, first: int = 1, lines: bool = True) -> CallsApart | None:
@@ -51,7 +53,9 @@ def test_rank_that_made_a_call_more_is_named_with_the_line_of_that_call() -> Non
 
 
 def test_of_two_ranks_the_one_with_a_line_that_nobody_had_run_before_is_the_odd_one() -> None:
-    found = apart_of("g" * 46 + "g" * 13 + "l", "g" * 46 + "pq" + "g" * 12)  # a batch cut in two, each half reduced
+    found = apart_of(
+        "g" * 46 + "g" * 13 + "l", "g" * 46 + "pq" + "g" * 12
+    )  # a batch cut in two, each half reduced
     assert found is not None
     assert (found.seq, found.odd.ranks, found.is_known) == (47, (1,), True)
     assert (found.ahead, found.is_least) == (1, True)  # a call more than the others, or two

@@ -147,7 +147,9 @@ def test_starter_is_asked_for_where_ranks_of_its_machine_are_missing(
 ) -> None:
     asked: list[object] = []
     seen = {"pid": 7, "command": "bash launch.sh", "ranks": [0], "ended_faults": 382, "alone": True}
-    monkeypatch.setattr("diag.agent.samplers.program.starters.read", lambda ranks: asked.append(ranks) or seen)
+    monkeypatch.setattr(
+        "diag.agent.samplers.program.starters.read", lambda ranks: asked.append(ranks) or seen
+    )
     watched = Watched(tmp_path)
     watched.look()
     assert asked == []

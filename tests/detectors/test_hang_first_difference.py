@@ -48,14 +48,21 @@ def found(tmp_path: Path, *ranks: str, lines: bool = True) -> Finding:
     def stack_of(letter: str) -> list[str]:
         return [f"{name} {path}:{line_of(TEXT, mark)}" for name, mark in KINDS[letter][1]]
 
-    stacks: dict[int, Sequence[str]] = {rank: [*stack_of(made[-1]), REDUCE] for rank, made in enumerate(ranks)}
+    stacks: dict[int, Sequence[str]] = {
+        rank: [*stack_of(made[-1]), REDUCE] for rank, made in enumerate(ranks)
+    }
     story = steady(world=len(ranks))
     for _ in range(3):
         story.still(20.0, stacks)
         for rank, made in enumerate(ranks):
             read(story, path, rank, [*stack_of("g"), *stack_of("n"), *stack_of("l")])
-            dump = replace(dump_of(rank, [KINDS[one][0] for one in made]), emitted=story.now, pid=pid_of(rank))
-            story.tell(replace(dump, entries=dump.entries[-2:]), history(path, rank, story.now, dump.entries, made, lines=lines))
+            dump = replace(
+                dump_of(rank, [KINDS[one][0] for one in made]), emitted=story.now, pid=pid_of(rank)
+            )
+            story.tell(
+                replace(dump, entries=dump.entries[-2:]),
+                history(path, rank, story.now, dump.entries, made, lines=lines),
+            )
     story.still(20.0, stacks)
     return story.the("hang")
 
@@ -74,7 +81,9 @@ def history(
 EPOCH = "g" * 20 + "l"
 
 
-def test_call_that_one_rank_alone_made_earlier_is_told_with_its_line_and_the_condition_above_it(tmp_path: Path) -> None:
+def test_call_that_one_rank_alone_made_earlier_is_told_with_its_line_and_the_condition_above_it(
+    tmp_path: Path,
+) -> None:
     ranks = [EPOCH * 2 + "g" * 20 + "l"] * 3
     ranks[1] = EPOCH * 2 + "g" * 7 + "n" + "g" * 13  # and waits in the last one
     hang = found(tmp_path, *ranks)
@@ -88,10 +97,14 @@ def test_call_that_one_rank_alone_made_earlier_is_told_with_its_line_and_the_con
     assert "step % 20" not in hang.summary  # where it came to light
 
 
-def test_call_that_one_rank_left_out_earlier_is_told_with_the_line_that_the_others_made_it_at(tmp_path: Path) -> None:
+def test_call_that_one_rank_left_out_earlier_is_told_with_the_line_that_the_others_made_it_at(
+    tmp_path: Path,
+) -> None:
     step = "gn"
     whole = step * 20 + "l"
-    hang = found(tmp_path, whole * 3, whole + step * 9 + "g" + step * 10 + "l" + step * 20 + "l" + "g", whole * 3)
+    hang = found(
+        tmp_path, whole * 3, whole + step * 9 + "g" + step * 10 + "l" + step * 20 + "l" + "g", whole * 3
+    )
 
     assert (hang.cause, hang.ranks) == ("call_left_out", (1,))
     assert "call 61 was made by rank 1 at `loss.backward()`" in hang.summary
@@ -101,7 +114,11 @@ def test_call_that_one_rank_left_out_earlier_is_told_with_the_line_that_the_othe
 def test_without_lines_nothing_is_told_of_calls_that_look_the_same(tmp_path: Path) -> None:
     hang = found(tmp_path, EPOCH * 3, EPOCH * 2 + "g" * 7 + "n" + "g" * 13, lines=False)
 
-    assert "are the same on all ranks" not in hang.summary and hang.cause not in ("call_added", "call_left_out", "calls_apart")
+    assert "are the same on all ranks" not in hang.summary and hang.cause not in (
+        "call_added",
+        "call_left_out",
+        "calls_apart",
+    )
 
 
 def test_where_the_first_difference_is_the_call_they_wait_in_no_earlier_one_is_told(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def found(tmp_path: Path, *mapped: Sequence[Mapped]) -> Finding:
         read(story, path, rank, lines)
         step = Variable("step", "61" if rank == 0 else "60")
         shown = [
-            FrameVariables(pid_of(rank), one.function, one.file, one.line, not one.file.startswith("/"), (step,))
+            FrameVariables(
+                pid_of(rank), one.function, one.file, one.line, not one.file.startswith("/"), (step,)
+            )
             for one in frames(*lines)
         ]
         story.tell(VariablesRead(rank, pid_of(rank), tuple(shown), mapped=tuple(mapped[rank])))
@@ -61,7 +63,10 @@ def test_rank_that_wrote_into_its_private_mapping_is_to_blame_and_not_who_looks_
     finding = found(tmp_path, [OWN], [theirs])
 
     assert (finding.cause, finding.ranks, finding.waiting_ranks) == ("written_to_private_map", (0,), (1,))
-    assert "rank 0 has mapped /job/out/weights.bin privately (copy on write) and written there" in finding.summary
+    assert (
+        "rank 0 has mapped /job/out/weights.bin privately (copy on write) and written there"
+        in finding.summary
+    )
     assert "ACCESS_WRITE" in finding.advice
 
 

@@ -103,20 +103,31 @@ def test_script_that_has_started_fewer_ranks_than_there_should_be_is_named() -> 
     hang = started_by(StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 382, alone=True))
 
     assert (hang.cause, hang.ranks) == ("ranks_not_started", (2,))
-    assert f"pid {STARTER} (`bash launch.sh`) has started ranks 0-1 and no other rank, not even one that has ended" in hang.summary
+    assert (
+        f"pid {STARTER} (`bash launch.sh`) has started ranks 0-1 and no other rank, not even one that has ended"
+        in hang.summary
+    )
     assert "count the world size from what is really started" in hang.advice
 
 
 @pytest.mark.parametrize(
     ("seen", "local_world"),
     [
-        (StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 1400, alone=True), 0),  # a Python program was among those that ended
-        (StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 382, alone=False), 0),  # or lives, and is no rank yet
+        (
+            StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 1400, alone=True),
+            0,
+        ),  # a Python program was among those that ended
+        (
+            StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 382, alone=False),
+            0,
+        ),  # or lives, and is no rank yet
         (StarterSeen(0, STARTER, "bash launch.sh", (0,), 382, alone=True), 0),  # of other ranks
         (StarterSeen(0, STARTER, "torchrun", (0, 1), 382, alone=True), 2),  # that of another node is missing
     ],
 )
-def test_starter_that_may_have_started_all_that_it_should_is_not_named(seen: StarterSeen, local_world: int) -> None:
+def test_starter_that_may_have_started_all_that_it_should_is_not_named(
+    seen: StarterSeen, local_world: int
+) -> None:
     hang = started_by(seen, local_world=local_world)
 
     assert hang.cause == "ranks_missing" and "has started" not in hang.summary

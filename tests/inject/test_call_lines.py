@@ -41,10 +41,15 @@ for line in sys.stdin:
 def called(pid: int, run_dir: Path) -> list[Any]:
     payload = flight_recorder.look_with_lines(pid, run_dir, 20.0)
     assert payload is not None
-    _, history = flight_recorder.parse(Record(flight_recorder.SOURCE, json.loads(json.dumps(payload)), rank=0))
+    _, history = flight_recorder.parse(
+        Record(flight_recorder.SOURCE, json.loads(json.dumps(payload)), rank=0)
+    )
     assert isinstance(history, CallHistory)
     (group,) = history.groups
-    return [(group.kinds[kind].op, [one.line for one in group.stacks[kind] if one.file.endswith("job.py")]) for _, kind in group.calls]
+    return [
+        (group.kinds[kind].op, [one.line for one in group.stacks[kind] if one.file.endswith("job.py")])
+        for _, kind in group.calls
+    ]
 
 
 def test_real_torch_tells_the_lines_of_calls_and_imports_no_compiler_for_it(tmp_path: Path) -> None:

@@ -236,12 +236,17 @@ def frame(function: str, line: int) -> Raw:
 
 
 def test_lines_that_made_a_call_are_kept_of_each_way_to_it_and_cost_little() -> None:
-    loss, norm = [frame("step", 8), frame("main", 40)], [frame("log_norm", 3), frame("main", 44)]  # innermost first
+    loss, norm = (
+        [frame("step", 8), frame("main", 40)],
+        [frame("log_norm", 3), frame("main", 44)],
+    )  # innermost first
     entries = [{**raw(seq), "frames": norm if seq == 700 else loss} for seq in range(1, 2001)]
     (group,) = history(trace(*entries)).groups
 
     assert len(json.dumps(call_ring.pack([trace(*entries)]))) < 2000
-    stacks = dict(zip((seq for seq, _ in group.calls), (group.stacks[kind] for _, kind in group.calls), strict=True))
+    stacks = dict(
+        zip((seq for seq, _ in group.calls), (group.stacks[kind] for _, kind in group.calls), strict=True)
+    )
     assert [str(one) for one in stacks[699]] == ["main (/job/train.py:40)", "step (/job/train.py:8)"]
     assert [str(one) for one in stacks[700]] == ["main (/job/train.py:44)", "log_norm (/job/train.py:3)"]
 

@@ -25,7 +25,9 @@ wait
 def started(tmp_path: Path, before: str = "true") -> tuple[dict[str, object] | None, int]:
     script = tmp_path / "launch.sh"
     script.write_text(SCRIPT.format(python=sys.executable, before=before))
-    with subprocess.Popen(["bash", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(
+        ["bash", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as job:
         assert job.stdin is not None and job.stdout is not None
         lines = [job.stdout.readline().strip() for _ in range(4)]
         assert lines.count("up") == 2
@@ -61,6 +63,11 @@ def test_diag_itself_is_no_starter() -> None:
 
 
 def test_what_was_read_comes_back_as_a_fact() -> None:
-    payload = {"pid": 7, "command": "bash launch.sh", "files": {}, "started": {"ranks": [0, 1], "ended_faults": 382, "alone": True}}
+    payload = {
+        "pid": 7,
+        "command": "bash launch.sh",
+        "files": {},
+        "started": {"ranks": [0, 1], "ended_faults": 382, "alone": True},
+    }
     (seen,) = program.parse(Record(program.SOURCE, payload, rank=0))
     assert seen == StarterSeen(0, 7, "bash launch.sh", (0, 1), 382, alone=True)

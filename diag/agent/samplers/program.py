@@ -45,7 +45,9 @@ class ProgramSampler(NodeSampler):
         self._reads = node.settings.read_program
         self._stopped: dict[int, int] = {}  # pids of stopped ranks, and their numbers
         self._looked_for: set[int] = set()
-        self._started: dict[int, int] = {}  # ranks, and their pids, that somebody has started, where others are missing
+        self._started: dict[
+            int, int
+        ] = {}  # ranks, and their pids, that somebody has started, where others are missing
         self._started_at, self._asks_starter = 0.0, False
         self._lock = threading.Lock()
         self._todo: list[_Wanted] = []
@@ -67,7 +69,9 @@ class ProgramSampler(NodeSampler):
                 self._stopped |= stopped
             self.wake()
         alive = [rank for rank in job.alive_ranks() if not rank.node]
-        missing = len(job.ranks) < job.world_size and any(_is_missing_here(rank, len(alive)) for rank in alive)
+        missing = len(job.ranks) < job.world_size and any(
+            _is_missing_here(rank, len(alive)) for rank in alive
+        )
         pids = {rank.rank: rank.placement.pid for rank in alive} if missing else {}
         if pids and (pids != self._started or time.monotonic() - self._started_at >= _AGAIN_SECONDS):
             self._started, self._started_at = pids, time.monotonic()  # it may start another one yet
@@ -93,7 +97,12 @@ class ProgramSampler(NodeSampler):
             if (found := starters.read(started)) is not None:
                 rank = min(started)
                 known = {name: found[name] for name in ("ranks", "ended_faults", "alone")}
-                payload: Payload = {"pid": found["pid"], "command": found["command"], "files": {}, "started": known}
+                payload: Payload = {
+                    "pid": found["pid"],
+                    "command": found["command"],
+                    "files": {},
+                    "started": known,
+                }
                 self.reporter.put(Record(program.SOURCE, payload, rank, self.reporter.host))
         for record in _stoppers(self._node, stopped) if stopped else ():
             self.reporter.put(record)

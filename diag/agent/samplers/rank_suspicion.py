@@ -135,7 +135,9 @@ class CollectivesSampler(RankSampler):
         self._answered = 0  # so many, in this suspicion
         self._refused = False  # a look was not answered in time: none more
         self._calls: object = None  # of the last answer
-        self._lines: Payload | None = None  # the same with the lines that made them; None where they were not given
+        self._lines: Payload | None = (
+            None  # the same with the lines that made them; None where they were not given
+        )
         self._asked_for_lines = False
         self._took, self._credit = 0.0, _LOOK_CREDIT_SECONDS
         self._look_seconds = _FIRST_LOOK_SECONDS
@@ -245,7 +247,6 @@ class CollectivesSampler(RankSampler):
                 "choose a shorter place with --run-root DIR",
             )
         return "" if why in ("gone", "no_socket") else _explained(payload)
-
 
     def _add_lines(self, payload: Payload, run_dir: Path) -> None:
         """Once nothing was called between two answers: the rank's own thread gives them, for which it takes the GIL."""

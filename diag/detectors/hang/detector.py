@@ -33,8 +33,8 @@ from diag.detectors.hang.outlived import outlived_ranks
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
-from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.polled_calls import with_polled_calls
+from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.ray import waiting_driver, with_ray, without_idle
 from diag.detectors.hang.reached_limits import with_reached_limit

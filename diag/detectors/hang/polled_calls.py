@@ -20,14 +20,20 @@ def with_polled_calls(states: Mapping[int, str], alive: Sequence[RankView]) -> d
         return dict(states)  # nobody to wait, or nobody to wait for
     begun = {rank.rank for rank in elsewhere if polled_since(rank) is not None}
     busy = [rank for rank in elsewhere if rank.rank not in begun]
-    polls = {rank.rank for rank in elsewhere if rank.rank in begun and any(_waits_for(rank, one) for one in busy)}
+    polls = {
+        rank.rank for rank in elsewhere if rank.rank in begun and any(_waits_for(rank, one) for one in busy)
+    }
     return {number: "joined" if number in polls else state for number, state in states.items()}
 
 
 def polled_since(rank: RankView) -> float | None:
     """Since when it has done no more than look, and begun no other call; None where no call of it is pending, or it works."""
     recorder, (first, last) = rank.recorder, rank.called_times
-    if recorder is None or rank.tree is None or not any(one.pending and not one.is_p2p for one in recorder.entries):
+    if (
+        recorder is None
+        or rank.tree is None
+        or not any(one.pending and not one.is_p2p for one in recorder.entries)
+    ):
         return None
     worked = max(rank.worked_at, rank.last_moved(_BUT_STACKS))
     return max(first, worked) if last > max(first, worked) else None
@@ -42,4 +48,3 @@ def _waits_for(rank: RankView, other: RankView) -> bool:
     made = {(group, name): seq for group, name, seq in other.called}
     pending = (one for one in rank.recorder.entries if one.pending and not one.is_p2p)
     return any(0 < made.get((one.backend, one.group), 0) < one.seq for one in pending)
-

@@ -58,7 +58,9 @@ def held_since(now: float, job: JobView, alive: list[RankView], states: dict[int
     if None in began:
         return None
     seen = [rank for rank in waiting if rank not in polled]  # the others are at another line each time
-    if not _well_seen(seen, now, now - max(filter(None, began))) or any(is_blind(rank, now) for rank in polled):
+    if not _well_seen(seen, now, now - max(filter(None, began))) or any(
+        is_blind(rank, now) for rank in polled
+    ):
         return None
     since = max(job.progress.log_moved_at or 0.0, *filter(None, began))
     if now - since >= (

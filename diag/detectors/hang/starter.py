@@ -60,10 +60,13 @@ def _with_started_too_few(verdict: Verdict, job: JobView) -> Verdict:
         return verdict
     text = (
         f"pid {starter.pid} (`{starter.command}`) has started {format_ranks(tuple(sorted(alive)))} and no other rank, "
-        f"not even one that has ended (its ended children had {starter.ended_faults} page faults in all, and Python's start alone has more)"
+        f"not even one that has ended (its ended children had {starter.ended_faults} page faults in all, and Python's start "
+        "alone has more)"
     )
     words = " and ".join(filter(None, (text, verdict.words)))
-    return replace(verdict, cause="ranks_not_started", words=words).noted(Note("program", text, starter.ranks[0]))
+    return replace(verdict, cause="ranks_not_started", words=words).noted(
+        Note("program", text, starter.ranks[0])
+    )
 
 
 def _does(path: list[Frame], job: JobView) -> str:

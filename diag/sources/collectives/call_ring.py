@@ -59,7 +59,13 @@ def pack(traces: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     continue
                 row = rows[entry.backend, entry.group] = _Row()
             row.desc = entry.desc
-            kind: tuple[Any, ...] = (entry.op, entry.input_sizes, entry.output_sizes, entry.dtypes, entry.pending)
+            kind: tuple[Any, ...] = (
+                entry.op,
+                entry.input_sizes,
+                entry.output_sizes,
+                entry.dtypes,
+                entry.pending,
+            )
             if "frames" in item:
                 kind = (*kind, _places(item["frames"], row.frames))
             row.numbers += (entry.seq - row.seq, row.kinds.setdefault(kind, len(row.kinds)))

@@ -33,12 +33,19 @@ def read(pid: int, hidden: Callable[[str], str], proc: str | os.PathLike[str] = 
     found: dict[str, dict[str, Any]] = {}
     for span, rights, _, device, inode, path in rows:
         private = rights[3] == "p"
-        if (device, inode) in code or inode == "0" or path.startswith(_NO_DATA) or (private and rights[1] != "w"):
+        if (
+            (device, inode) in code
+            or inode == "0"
+            or path.startswith(_NO_DATA)
+            or (private and rights[1] != "w")
+        ):
             continue
         if path not in found and len(found) == MOST:
             break
         written = private and _has_copies(f"{base}/pagemap", span)
-        known = found.setdefault(path, {"path": hidden(path)[-_LONGEST:], "private": private, "written": False})
+        known = found.setdefault(
+            path, {"path": hidden(path)[-_LONGEST:], "private": private, "written": False}
+        )
         known["private"], known["written"] = known["private"] and private, known["written"] or written
     return list(found.values())
 

@@ -116,7 +116,9 @@ def parse(record: Record) -> Iterator[Observation]:
     if "started" in record.payload:
         started = mapping(record.payload["started"])
         ranks = tuple(map(integer, sequence(started["ranks"])))
-        yield StarterSeen(record.rank, pid, command, ranks, integer(started["ended_faults"]), started["alone"] is True)
+        yield StarterSeen(
+            record.rank, pid, command, ranks, integer(started["ended_faults"]), started["alone"] is True
+        )
         return
     yield ProgramRead(record.rank, pid, tuple(places), tuple(statements), command)
 
