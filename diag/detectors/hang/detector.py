@@ -13,6 +13,7 @@ from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.counted_calls import with_counted_calls
 from diag.detectors.hang.counted_files import with_counted_files
+from diag.detectors.hang.counted_rounds import with_counted_rounds
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
@@ -289,7 +290,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_counted_calls(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_lock_file(with_first_difference(verdict, job), job)
+    verdict = with_lock_file(with_counted_rounds(with_first_difference(verdict, job), job), job)
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
     verdict = with_ray(with_shared_output(with_ended_ranks(verdict, job), job), job)
