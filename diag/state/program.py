@@ -11,6 +11,7 @@ from diag.model.observations import (
     FrameVariables,
     ProgramPlace,
     ProgramRead,
+    StarterSeen,
     Statement,
     VariablesRead,
 )
@@ -41,6 +42,7 @@ class Program(Reducer):
         self._places: dict[tuple[str, int, str], ProgramPlace] = {}
         self._statements: dict[tuple[str, int], Statement] = {}
         self._stoppers: dict[int, ProgramRead] = {}
+        self._starter: StarterSeen | None = None
         self._variables: dict[tuple[int, int], VariablesRead] = {}  # by rank and pid
         self._first: dict[tuple[int, int], dict[_Function, FrameVariables]] = {}
 
@@ -73,6 +75,15 @@ class Program(Reducer):
     def steady(self, rank: int, pid: int, frame: FrameVariables) -> Steady | None:
         """Of this function, since it has been in it at each reading."""
         return self._steady.get((rank, pid), {}).get(_function(frame))
+
+    @property
+    def starter(self) -> StarterSeen | None:
+        """What has started the ranks of this machine, where some are missing."""
+        return self._starter
+
+    @takes(StarterSeen)
+    def _started_by(self, at: float, fact: StarterSeen) -> None:
+        self._starter = fact
 
     @takes(VariablesRead)
     def _read_variables(self, at: float, fact: VariablesRead) -> None:
@@ -112,6 +123,7 @@ class Program(Reducer):
         self._places.clear()  # it may have been mended in between
         self._statements.clear()
         self._stoppers.clear()
+        self._starter = None
         self._variables.clear()
         self._first.clear()
         self._steady.clear()

@@ -39,6 +39,7 @@ from diag.model.observations import (
     WorkerFailureReported,
 )
 from diag.model.observations.waits import WaitsRead
+from diag.state.calls_apart import CallsApart, first_apart
 from diag.state.cluster import Cluster
 from diag.state.printed import Printed
 from diag.state.rank import RankState
@@ -84,6 +85,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
         self._trainer: tuple[str, ...] = ()  # how a thread begins that trains in place of a main thread
         # When a living rank last moved for sure, and in any way, as digests show; None: to be looked up.
         self._moves: tuple[float, float] | None = (0.0, 0.0)
+        self._apart: tuple[object, CallsApart | None] = ((), None)  # by when each rank's calls were read
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -124,6 +126,14 @@ class Ranks(Reducer, Mapping[int, RankView]):
         if len(self._numbers) != len(self._known):
             self._numbers = sorted(self._known)
         return [rank for number in self._numbers if (rank := self._known[number]).exit is None]
+
+    def calls_apart(self) -> CallsApart | None:
+        """Where the calls of the living ranks were first not the same."""
+        read = {rank.rank: rank.calls for rank in self.alive() if rank.calls is not None}
+        key = tuple((rank, one.pid, one.emitted) for rank, one in read.items())
+        if self._apart[0] != key:
+            self._apart = key, first_apart(read)
+        return self._apart[1]
 
     def rank_of_pid(self, pid: int) -> int | None:
         """By the rank's own process, or a child of it."""

@@ -14,7 +14,7 @@ from diag.agent.samplers.context import NodeContext
 from diag.agent.samplers.program import ProgramSampler, _path, _wanted
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Placement, Record
-from diag.model.observations import RankFound
+from diag.model.observations import Frame, RankFound
 from diag.settings import load
 from diag.state.rank import RankState
 from diag.state.view import JobView
@@ -86,7 +86,8 @@ def test_line_of_a_rank_on_another_node_is_read_from_the_files_here(tmp_path: Pa
     there.see_stack(0.0, stack(1, 0.0, [f"{function} {HERE}:{number}"]))
     ranks = [*watched.story.engine.job.alive_ranks(), there]
 
-    job = cast(JobView, SimpleNamespace(alive_ranks=lambda: ranks))  # HERE
+    known = SimpleNamespace(calls_apart=lambda: None)
+    job = cast(JobView, SimpleNamespace(alive_ranks=lambda: ranks, ranks=known))  # HERE
     assert {(one.pid, one.frame.line) for one in _wanted(job)} == {
         (os.getpid(), LINE),
         (os.getpid(), number),
@@ -127,3 +128,35 @@ def test_scripts_of_the_job_are_read_once_where_a_rank_is_stopped(
     assert program in watched.records and record.payload["command"] == f"bash {script}"
     [statement] = record.payload["files"][str(script)]["statements"]
     assert statement["text"] == "kill -STOP $1"
+
+
+def test_lines_of_calls_that_differed_are_read_though_nobody_is_there_any_more(tmp_path: Path) -> None:
+    """By the recorder's name of a method, and by the stack's for the same line: both are asked for."""
+    watched = Watched(tmp_path)
+    other = Frame("test_place_that_a_recursion_comes_to_again_and_again_counts_once", str(HERE), LINE)
+    apart = SimpleNamespace(frames=(Frame("<module>", str(HERE), 1), other))
+    known = SimpleNamespace(calls_apart=lambda: apart)
+    job = cast(JobView, SimpleNamespace(alive_ranks=watched.story.engine.job.alive_ranks, ranks=known))
+
+    wanted = {(one.frame.function, one.frame.line) for one in _wanted(job)}
+    assert wanted == {("<module>", LINE), ("<module>", 1), (other.function, LINE)}
+
+
+def test_starter_is_asked_for_where_ranks_of_its_machine_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    seen = {"pid": 7, "command": "bash launch.sh", "ranks": [0], "ended_faults": 382, "alone": True}
+    monkeypatch.setattr(
+        "diag.agent.samplers.program.starters.read", lambda ranks: asked.append(ranks) or seen
+    )
+    watched = Watched(tmp_path)
+    watched.look()
+    assert asked == []
+
+    place = replace(watched.story.engine.job.ranks[0].placement, world_size=2, local_world_size=0)
+    watched.story.tell(RankFound(0, place, "python train.py"))
+    watched.look()
+    watched.look()
+    assert asked == [{0: os.getpid()}]
+    assert watched.records[-1].payload["started"] == {"ranks": [0], "ended_faults": 382, "alone": True}

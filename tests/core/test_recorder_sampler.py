@@ -167,3 +167,25 @@ def test_dumps_before_the_suspicion_take_nothing_from_it(server: Server, sampler
     sampler.sample()
 
     assert server.asked == 4
+
+
+CALLS = [{"backend": "gloo", "group": "0", "calls": "one"}]
+WITH_LINES = {"pid": 0, "answered": ["gloo"], "calls": [{**CALLS[0], "frames": []}]}
+
+
+def test_lines_of_calls_are_asked_for_once_no_call_was_made_between_two_answers(
+    server: Server, sampler: CollectivesSampler, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For them the rank's own interpreter has to work."""
+    asked: list[int] = []
+    monkeypatch.setattr(flight_recorder, "look_with_lines", lambda pid, _: asked.append(pid) or WITH_LINES)
+    server.let.set()
+    seen = []
+    for calls in ("one", "two", "two", "two", "three"):
+        server.answer = {**ANSWER, "calls": [{**CALLS[0], "calls": calls}]}
+        assert sampler.ask(5.0, 5.0) == ""
+        last = [one.payload for one in records if one.source == "flight_recorder"][-1]
+        seen.append((len(asked), last == WITH_LINES))
+
+    assert seen == [(0, False), (0, False), (1, True), (1, True), (1, False)]
+    assert asked == [os.getpid()]

@@ -30,7 +30,17 @@ MUTATORS = {
     "reverse", "rotate", "setdefault", "sort", "update",
 }  # fmt: skip
 # They keep what they found for who asks again.
-CACHES = {"alive", "current", "last_moves", "living", "outlook", "placed", "unplaced", "world_size"}
+CACHES = {
+    "alive",
+    "calls_apart",
+    "current",
+    "last_moves",
+    "living",
+    "outlook",
+    "placed",
+    "unplaced",
+    "world_size",
+}
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:

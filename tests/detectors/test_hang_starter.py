@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding
-from diag.model.observations import ProgramRead
+from diag.model.observations import ProgramRead, RankFound, StarterSeen
 from diag.sources.host.job_files import Files
 from diag.sources.stacks import program
-from tests.facts import TRAIN, Story, frames, stack, tree
+from tests.facts import TRAIN, Story, found, frames, stack, tree
 from tests.programs import line_of
 
 JOIN = (*TRAIN, "init_process_group torch/distributed/distributed_c10d.py:1800")
@@ -45,7 +45,7 @@ def told(path: Path, mark: str, function: str = "main", *library: str) -> Findin
     script.write_text(TEXT)
     line = line_of(TEXT, mark)
     lines = (f"{function} {script}:{line}", *library)
-    found = program.read(Files(), str(script), {line: function}, time.time() + 1)
+    text = program.read(Files(), str(script), {line: function}, time.time() + 1)
     story = Story(world=1)
     story.engine.job.ranks.world_size = 3
     for at in range(45):
@@ -54,7 +54,7 @@ def told(path: Path, mark: str, function: str = "main", *library: str) -> Findin
         sample = stack(0, story.now, lines, pid=STARTER)
         story.tell(replace(sample, threads=(replace(sample.threads[0], frames=frames(*lines)),)))
         if at == 10:
-            places = tuple(program._place_of(str(script), row) for row in found["places"])
+            places = tuple(program._place_of(str(script), row) for row in text["places"])
             story.tell(ProgramRead(0, STARTER, places))
         story.wait(2.0)
     return story.the("held-up")
@@ -82,3 +82,52 @@ def test_launcher_that_waits_for_what_it_has_started_is_not_shown(mark: str, tmp
     hang = told(tmp_path, mark)
 
     assert f"pid {STARTER}" not in hang.summary and "What starts the ranks" not in hang.advice
+
+
+def started_by(seen: StarterSeen, world: int = 3, local_world: int = 0) -> Finding:
+    """Two ranks of three wait for the third one in init_process_group."""
+    story = Story(world=2)
+    story.engine.job.ranks.world_size = world
+    for rank in (0, 1):
+        place = replace(found(rank, world).placement, local_world_size=local_world)
+        story.tell(RankFound(rank, place, "python train.py"))
+    for _ in range(45):
+        for rank in (0, 1):
+            story.tell(tree(rank, story.now), stack(rank, story.now, JOIN))
+        story.tell(seen)
+        story.wait(2.0)
+    return story.the("held-up")
+
+
+def test_script_that_has_started_fewer_ranks_than_there_should_be_is_named() -> None:
+    hang = started_by(StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 382, alone=True))
+
+    assert (hang.cause, hang.ranks) == ("ranks_not_started", (2,))
+    assert (
+        f"pid {STARTER} (`bash launch.sh`) has started ranks 0-1 and no other rank, not even one that has ended"
+        in hang.summary
+    )
+    assert "count the world size from what is really started" in hang.advice
+
+
+@pytest.mark.parametrize(
+    ("seen", "local_world"),
+    [
+        (
+            StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 1400, alone=True),
+            0,
+        ),  # a Python program was among those that ended
+        (
+            StarterSeen(0, STARTER, "bash launch.sh", (0, 1), 382, alone=False),
+            0,
+        ),  # or lives, and is no rank yet
+        (StarterSeen(0, STARTER, "bash launch.sh", (0,), 382, alone=True), 0),  # of other ranks
+        (StarterSeen(0, STARTER, "torchrun", (0, 1), 382, alone=True), 2),  # that of another node is missing
+    ],
+)
+def test_starter_that_may_have_started_all_that_it_should_is_not_named(
+    seen: StarterSeen, local_world: int
+) -> None:
+    hang = started_by(seen, local_world=local_world)
+
+    assert hang.cause == "ranks_missing" and "has started" not in hang.summary

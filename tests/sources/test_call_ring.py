@@ -229,3 +229,36 @@ def test_rings_that_are_made_up_have_mismatches_now_and_then() -> None:
         ),
     )
     assert found
+
+
+def frame(function: str, line: int) -> Raw:
+    return {"name": function, "filename": "/job/train.py", "line": line}
+
+
+def test_lines_that_made_a_call_are_kept_of_each_way_to_it_and_cost_little() -> None:
+    loss, norm = (
+        [frame("step", 8), frame("main", 40)],
+        [frame("log_norm", 3), frame("main", 44)],
+    )  # innermost first
+    entries = [{**raw(seq), "frames": norm if seq == 700 else loss} for seq in range(1, 2001)]
+    (group,) = history(trace(*entries)).groups
+
+    assert len(json.dumps(call_ring.pack([trace(*entries)]))) < 2000
+    stacks = dict(
+        zip((seq for seq, _ in group.calls), (group.stacks[kind] for _, kind in group.calls), strict=True)
+    )
+    assert [str(one) for one in stacks[699]] == ["main (/job/train.py:40)", "step (/job/train.py:8)"]
+    assert [str(one) for one in stacks[700]] == ["main (/job/train.py:44)", "log_norm (/job/train.py:3)"]
+
+
+def test_without_lines_a_history_says_so() -> None:
+    (group,) = history(trace(raw(1), raw(2))).groups
+    assert group.stacks == ()
+
+
+@pytest.mark.parametrize("places", [[0, 7], [-1], ["0"], [0.0]])
+def test_lines_that_are_not_in_the_table_make_no_history(places: list[Any]) -> None:
+    (row,) = call_ring.pack([trace({**raw(1), "frames": [frame("main", 40)]})])
+    row["kinds"][0][5] = places
+    found = [*source.parse(Record(source.SOURCE, {"pid": 0, "answered": ["nccl"], "calls": [row]}, rank=0))]
+    assert [type(one) for one in found] == [SourceWorks, Unparsed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import psutil
 from diag.agent.samplers.context import NodeContext, NodeSampler
 from diag.model import Payload, Record
 from diag.model.observations import Frame
+from diag.sources.host import starters
 from diag.sources.host.job_files import JobFiles
 from diag.sources.stacks import program, stops
 from diag.state.own_code import own_frames
@@ -22,6 +24,7 @@ _MOST_FRAMES = 12  # of the thread that trains
 _MOST_THREADS = 16
 _MOST_OUTER = 3  # of another thread: which lock it holds is seen further out
 _MOST_LINES = 4096  # in a run
+_AGAIN_SECONDS = 20.0
 _MOST_PROCESSES = 64  # looked through for one that stops a rank
 
 
@@ -42,6 +45,10 @@ class ProgramSampler(NodeSampler):
         self._reads = node.settings.read_program
         self._stopped: dict[int, int] = {}  # pids of stopped ranks, and their numbers
         self._looked_for: set[int] = set()
+        self._started: dict[
+            int, int
+        ] = {}  # ranks, and their pids, that somebody has started, where others are missing
+        self._started_at, self._asks_starter = 0.0, False
         self._lock = threading.Lock()
         self._todo: list[_Wanted] = []
         self._known: set[tuple[int, Frame]] = set()
@@ -61,6 +68,15 @@ class ProgramSampler(NodeSampler):
             with self._lock:
                 self._stopped |= stopped
             self.wake()
+        alive = [rank for rank in job.alive_ranks() if not rank.node]
+        missing = len(job.ranks) < job.world_size and any(
+            _is_missing_here(rank, len(alive)) for rank in alive
+        )
+        pids = {rank.rank: rank.placement.pid for rank in alive} if missing else {}
+        if pids and (pids != self._started or time.monotonic() - self._started_at >= _AGAIN_SECONDS):
+            self._started, self._started_at = pids, time.monotonic()  # it may start another one yet
+            self._asks_starter = True
+            self.wake()
         wanted = [one for one in _wanted(job) if (one.pid, one.frame) not in self._known]
         if wanted:
             self._known.update((one.pid, one.frame) for one in wanted)
@@ -75,17 +91,41 @@ class ProgramSampler(NodeSampler):
         with self._lock:
             todo, self._todo = self._todo, []
             stopped, self._stopped = self._stopped, {}
+        if self._asks_starter:
+            self._asks_starter = False
+            started = self._started
+            if (found := starters.read(started)) is not None:
+                rank = min(started)
+                known = {name: found[name] for name in ("ranks", "ended_faults", "alone")}
+                payload: Payload = {
+                    "pid": found["pid"],
+                    "command": found["command"],
+                    "files": {},
+                    "started": known,
+                }
+                self.reporter.put(Record(program.SOURCE, payload, rank, self.reporter.host))
         for record in _stoppers(self._node, stopped) if stopped else ():
             self.reporter.put(record)
-        for pid in dict.fromkeys(one.pid for one in todo):
-            of_it = [one for one in todo if one.pid == pid]
-            payload = _read(pid, [one.frame for one in of_it])
-            if payload is not None:
-                self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
+        while todo:
+            # a line at a time under one name: a recorder calls a method otherwise than a stack does
+            batch = {(one.pid, one.frame.file, one.frame.line): one for one in reversed(todo)}
+            todo = [one for one in todo if batch[one.pid, one.frame.file, one.frame.line].frame != one.frame]
+            for pid in dict.fromkeys(one.pid for one in batch.values()):
+                of_it = [one for one in batch.values() if one.pid == pid]
+                payload = _read(pid, [one.frame for one in of_it])
+                if payload is not None:
+                    self.reporter.put(Record(program.SOURCE, payload, of_it[0].rank, self.reporter.host))
+
+
+def _is_missing_here(rank: RankView, seen: int) -> bool:
+    """Fewer ranks of its machine are here than there should be."""
+    place = rank.placement
+    return seen < (place.local_world_size or place.world_size)
 
 
 def _wanted(job: JobView) -> Iterator[_Wanted]:
-    """Of this node's ranks, and of the others' by the files here: all run one program."""
+    """Of this node's ranks, and of the others' by the files here: all run one program. And where their calls were first not
+    the same, though nobody may be there any more."""
     ranks = job.alive_ranks()
     here = next((rank for rank in ranks if not rank.node), None)
     seen: set[str] = set()  # stacks; a thousand ranks are at a few places
@@ -96,6 +136,8 @@ def _wanted(job: JobView) -> Iterator[_Wanted]:
             seen.add(rank.stack_signature)
             pid = here.placement.pid
             yield from (_Wanted(here.rank, pid, frame) for frame in _path(rank.judged.frames))
+    if here is not None and (apart := job.ranks.calls_apart()) is not None:
+        yield from (_Wanted(here.rank, here.placement.pid, frame) for frame in dict.fromkeys(apart.frames))
 
 
 def _lines_of(rank: RankView) -> Iterator[_Wanted]:

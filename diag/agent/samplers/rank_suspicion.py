@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import start_ticks
@@ -133,6 +134,11 @@ class CollectivesSampler(RankSampler):
         self._by_pipe = False
         self._answered = 0  # so many, in this suspicion
         self._refused = False  # a look was not answered in time: none more
+        self._calls: object = None  # of the last answer
+        self._lines: Payload | None = (
+            None  # the same with the lines that made them; None where they were not given
+        )
+        self._asked_for_lines = False
         self._took, self._credit = 0.0, _LOOK_CREDIT_SECONDS
         self._look_seconds = _FIRST_LOOK_SECONDS
         self._look_at = next_look(time.time(), self._look_seconds)
@@ -231,6 +237,7 @@ class CollectivesSampler(RankSampler):
         if why is None:
             reporter.record(flight_recorder.SOURCE, payload, time.monotonic() - began)
             reporter.works(self.what)
+            self._add_lines(payload, rank.run_dir)
             return ""
         reporter.erred(flight_recorder.SOURCE, why)
         if why == "no_socket" and len(str(rank.run_dir)) > _LONGEST_SOCKET_FOLDER:
@@ -240,6 +247,20 @@ class CollectivesSampler(RankSampler):
                 "choose a shorter place with --run-root DIR",
             )
         return "" if why in ("gone", "no_socket") else _explained(payload)
+
+    def _add_lines(self, payload: Payload, run_dir: Path) -> None:
+        """Once nothing was called between two answers: the rank's own thread gives them, for which it takes the GIL."""
+        calls, before = payload.get("calls"), self._calls
+        self._calls = calls
+        if not calls or calls != before:
+            self._asked_for_lines, self._lines = False, None
+            return
+        began = time.monotonic()
+        if not self._asked_for_lines and not self._by_pipe:
+            self._asked_for_lines = True
+            self._lines = flight_recorder.look_with_lines(self.rank.pid, run_dir)
+        if self._lines is not None:
+            self.reporter.record(flight_recorder.SOURCE, self._lines, time.monotonic() - began)
 
 
 def _explained(payload: Payload) -> str:

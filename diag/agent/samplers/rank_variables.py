@@ -12,7 +12,7 @@ from diag.launch.runs import is_alive
 from diag.model import Payload
 from diag.model.observations import Frame
 from diag.sources.host.job_files import JobFiles
-from diag.sources.stacks import marks, reached, variables
+from diag.sources.stacks import mapped, marks, reached, variables
 from diag.sources.stacks.remote_stack import RemoteStacks
 from diag.state.own_code import own_frames
 
@@ -86,6 +86,8 @@ class VariableSampler(RankSampler):
             payload |= self._files(paths) if paths else {}
             if pid == self.rank.pid and (found := reached.read(pid, variables.hidden)):
                 payload["reached"] = found
+            if pid == self.rank.pid and (files := mapped.read(pid, variables.hidden)):
+                payload["mapped"] = files
             payload["clocks"] = {"monotonic": time.monotonic(), "time": time.time()}
             self.reporter.record(variables.SOURCE, payload, time.monotonic() - began)
 

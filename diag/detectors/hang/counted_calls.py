@@ -119,7 +119,7 @@ def _round(first: Sequence[RankView], further: Sequence[RankView], job: JobView)
             if [[b.line for b in each] for each in loops] != [[loops[0][0].line]] * 2 if loops[0] else True:
                 return None
             numbers = {
-                _number(loops[0][0], rank, frame, job) for rank, frame in ((one, here), (other, there))
+                round_of(loops[0][0], rank, frame, job) for rank, frame in ((one, here), (other, there))
             }
             number = next(iter(numbers))
             if len(numbers) > 1 or number is None or number < _LEAST_ROUNDS:
@@ -128,7 +128,8 @@ def _round(first: Sequence[RankView], further: Sequence[RankView], job: JobView)
     return found[0] if len({(one.number, one.loop.line) for one in found}) == 1 else None
 
 
-def _number(loop: Block, rank: RankView, frame: Frame, job: JobView) -> int | None:
+def round_of(loop: Block, rank: RankView, frame: Frame, job: JobView) -> int | None:
+    """The how-manyth round of it the rank is in, or was in last; None where its counter was not read."""
     head, name = _FROM.match(loop.text), counter_of(loop)
     read = job.program.variables(rank.rank, rank.placement.pid)
     values = {

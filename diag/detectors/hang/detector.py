@@ -13,9 +13,11 @@ from diag.detectors.hang.catalogue import catalogue
 from diag.detectors.hang.corroborate import EvidenceFusion
 from diag.detectors.hang.counted_calls import with_counted_calls
 from diag.detectors.hang.counted_files import with_counted_files
+from diag.detectors.hang.counted_rounds import with_counted_rounds
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.first_difference import with_first_difference
 from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
 from diag.detectors.hang.groups import with_groups
@@ -32,6 +34,7 @@ from diag.detectors.hang.outlived import outlived_ranks
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.patience import STEADY_SECONDS, may_be_idle, patience
 from diag.detectors.hang.pipeline import state_of
+from diag.detectors.hang.polled_calls import with_polled_calls
 from diag.detectors.hang.program_lines import with_program_lines
 from diag.detectors.hang.rank_wait import PEER_WAITS, WAITS
 from diag.detectors.hang.ray import waiting_driver, with_ray, without_idle
@@ -256,6 +259,7 @@ def judge(
         rank.rank: "blind" if is_blind(rank, now) and not rank.stopped else state_of(rank, job)
         for rank in alive
     }
+    states = with_polled_calls(states, alive)
     since = began_still(moment, alive) if moment else silent_since(now, job, alive, reported)
     busy = since is None and not moment
     held = None if moment else held_since(now, job, alive, states)
@@ -286,7 +290,7 @@ def judge(
     verdict = with_generations(with_groups(verdict, states, job), job)
     verdict = with_message_let_go(with_miscounted(with_store_keys(verdict, job), job), job)
     verdict = with_counted_calls(with_variables(with_program_lines(verdict, job), job), job)
-    verdict = with_lock_file(verdict, job)
+    verdict = with_lock_file(with_counted_rounds(with_first_difference(verdict, job), job), job)
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
     verdict = with_ray(with_shared_output(with_ended_ranks(verdict, job), job), job)

@@ -4,6 +4,7 @@ others that do move."""
 from __future__ import annotations
 
 from diag.detectors.hang.patience import STEADY_SECONDS
+from diag.detectors.hang.polled_calls import polled_since
 from diag.detectors.hang.rank_wait import WAITS, classify_rank
 from diag.detectors.hang.verdict import Verdict
 from diag.state.printed import PRINTED, WROTE
@@ -51,8 +52,15 @@ def held_since(now: float, job: JobView, alive: list[RankView], states: dict[int
     busy = [rank for rank in alive if states[rank.rank] not in (*WAITS, "stopped", "blind")]
     if not waiting or not busy or len(waiting) + len(busy) < len(alive):
         return None
-    began = [_in_one_call_since(rank) for rank in waiting]
-    if None in began or not _well_seen(waiting, now, now - max(filter(None, began))):
+    in_calls = {rank.rank: _in_one_call_since(rank) for rank in waiting}
+    polled = [rank for rank in waiting if in_calls[rank.rank] is None and classify_rank(rank) not in WAITS]
+    began = [polled_since(rank) if rank in polled else in_calls[rank.rank] for rank in waiting]
+    if None in began:
+        return None
+    seen = [rank for rank in waiting if rank not in polled]  # the others are at another line each time
+    if not _well_seen(seen, now, now - max(filter(None, began))) or any(
+        is_blind(rank, now) for rank in polled
+    ):
         return None
     since = max(job.progress.log_moved_at or 0.0, *filter(None, began))
     if now - since >= (

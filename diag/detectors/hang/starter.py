@@ -23,6 +23,8 @@ ADVICE = (
     "init_process_group does) cannot give it what it waits for: start all ranks first."
 )
 
+_START_FAULTS = 700  # `python -S -c pass` had 749 and 778, `python -c pass` 846 (CPython 3.11, two builds)
+
 
 def with_starter(verdict: Verdict, job: JobView) -> Verdict:
     """By the parent of the first rank that is there, where that runs code of its own. Unchanged where it only waits for its
@@ -41,7 +43,30 @@ def with_starter(verdict: Verdict, job: JobView) -> Verdict:
             text = f"{who} is in {format_frame(path[-1], job.run.cwd)}: {words}"
             joined = " and ".join(filter(None, (text, verdict.words)))
             return replace(verdict, words=joined, origin=ADVICE).noted(Note("program", text, rank.rank))
-    return verdict
+    return _with_started_too_few(verdict, job)
+
+
+def _with_started_too_few(verdict: Verdict, job: JobView) -> Verdict:
+    """By the page faults of its ended children: a Python program has more for its start alone."""
+    starter = job.program.starter
+    alive = {rank.rank: rank.placement for rank in job.alive_ranks() if not rank.node}
+    if (
+        starter is None
+        or {*starter.ranks} != {*alive}
+        or not starter.alone
+        or starter.ended_faults >= _START_FAULTS
+        or all(len(alive) >= (place.local_world_size or place.world_size) for place in alive.values())
+    ):
+        return verdict
+    text = (
+        f"pid {starter.pid} (`{starter.command}`) has started {format_ranks(tuple(sorted(alive)))} and no other rank, "
+        f"not even one that has ended (its ended children had {starter.ended_faults} page faults in all, and Python's start "
+        "alone has more)"
+    )
+    words = " and ".join(filter(None, (text, verdict.words)))
+    return replace(verdict, cause="ranks_not_started", words=words).noted(
+        Note("program", text, starter.ranks[0])
+    )
 
 
 def _does(path: list[Frame], job: JobView) -> str:

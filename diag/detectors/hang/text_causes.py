@@ -7,6 +7,7 @@ from diag.detectors.hang.counterparts import with_counterpart
 from diag.detectors.hang.origins import with_origin
 from diag.detectors.hang.own_logs import with_own_log
 from diag.detectors.hang.peer_lines import with_peer_lines
+from diag.detectors.hang.private_maps import with_private_map
 from diag.detectors.hang.reused_keys import with_reused_key
 from diag.detectors.hang.starter import with_starter
 from diag.detectors.hang.stoppers import with_stopper
@@ -23,6 +24,7 @@ def with_text(verdict: Verdict, job: JobView) -> Verdict:
         with_own_log,
         with_reused_key,
         with_stopper,
+        with_private_map,
     ):
         verdict = add(verdict, job)
     return verdict

@@ -75,7 +75,7 @@ _FACTS = {
     """,
     "stacks": """
         Frame Exchange ThreadStack StackSample NativeFramesRead Block Leave Link Meaning Origin Answer ProgramPlace Statement
-        ProgramRead Variable FrameVariables AsyncTask Mark Reached Folder VariablesRead
+        ProgramRead StarterSeen Variable FrameVariables AsyncTask Mark Reached Folder Mapped VariablesRead
     """,
 }
 _HOMES = {name: module for module, names in _FACTS.items() for name in names.split()}

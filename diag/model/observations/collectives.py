@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.model.observations.base import Observation
+from diag.model.observations.stacks import Frame
 
 CALLS_KEPT = 50  # of each group, and all that are pending; ours: enough to tell in what a mismatch began
 
@@ -65,7 +66,10 @@ class FlightRecorder(Observation):
 @dataclass(frozen=True, slots=True)
 class CallSequence:
     """One group's collectives in a rank's recorder, in the order of their issue: of each its number in the group and
-    its place in `kinds`, which hold what the recorder says of such a call, without number and time."""
+    its place in `kinds`, which hold what the recorder says of such a call, without number and time.
+
+    `stacks`: of each kind the frames that made such calls, outermost first, so that one kind stands there for each way to
+    it; empty where the recorder was not asked for them."""
 
     backend: str
     name: str
@@ -73,6 +77,7 @@ class CallSequence:
     members: tuple[int, ...]  # ranks of the job; empty when the recorder does not say
     kinds: tuple[CollectiveEntry, ...]
     calls: tuple[tuple[int, int], ...]
+    stacks: tuple[tuple[Frame, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

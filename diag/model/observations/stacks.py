@@ -246,6 +246,18 @@ class ProgramRead(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class StarterSeen(Observation):
+    """The process that has started these `ranks` of a machine. `ended_faults`: page faults (minor) of all that it has started and
+    that had ended by then; a program has some for its start alone. `alone`: no other Python program that it has started lives."""
+
+    pid: int
+    command: str
+    ranks: tuple[int, ...]
+    ended_faults: int
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
     """`name` may be that of an attribute (self.path); `text` is what its repr would say, cut and without secrets."""
 
@@ -310,6 +322,16 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Mapped:
+    """A file of data that a process has mapped. `private`: for itself alone (copy on write); `written`: it has written there,
+    which reached neither the file nor anybody else."""
+
+    path: str
+    private: bool
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
     `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
@@ -323,3 +345,4 @@ class VariablesRead(Observation):
     time: float = 0.0
     reached: tuple[Reached, ...] = ()
     folders: tuple[Folder, ...] = ()
+    mapped: tuple[Mapped, ...] = ()

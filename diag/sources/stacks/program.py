@@ -20,6 +20,7 @@ from diag.model.observations import (
     Origin,
     ProgramPlace,
     ProgramRead,
+    StarterSeen,
     Statement,
 )
 from diag.sources.host.job_files import Files
@@ -112,6 +113,13 @@ def parse(record: Record) -> Iterator[Observation]:
     )
     command = word(record.payload.get("command"), _LONGEST_COMMAND)
     pid = integer(record.payload["pid"])
+    if "started" in record.payload:
+        started = mapping(record.payload["started"])
+        ranks = tuple(map(integer, sequence(started["ranks"])))
+        yield StarterSeen(
+            record.rank, pid, command, ranks, integer(started["ended_faults"]), started["alone"] is True
+        )
+        return
     yield ProgramRead(record.rank, pid, tuple(places), tuple(statements), command)
 
 

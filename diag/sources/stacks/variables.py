@@ -25,6 +25,7 @@ from diag.model.observations import (
 )
 from diag.sources.payload import explained, guarded, integer, mapping, sequence, word
 from diag.sources.stacks.facts import failure, owner
+from diag.sources.stacks.mapped import mapped_of
 from diag.sources.stacks.marks import folders_of, marks_of
 from diag.sources.stacks.reached import reached_of
 from diag.sources.stacks.remote_stack.values import HIDDEN, NO_SECRETS, Redact
@@ -96,8 +97,9 @@ def parse(record: Record) -> Iterator[Observation]:
     monotonic, seconds = (float(clocks.get(name, 0.0)) for name in ("monotonic", "time"))
     reached = tuple(reached_of(sequence(payload.get("reached", ()))))
     folders = tuple(folders_of(sequence(payload.get("folders", ()))))
+    mapped = tuple(mapped_of(sequence(payload.get("mapped", ()))))
     yield VariablesRead(
-        record.rank, pid, frames, tasks, marks, left_out, monotonic, seconds, reached, folders
+        record.rank, pid, frames, tasks, marks, left_out, monotonic, seconds, reached, folders, mapped
     )
 
 
