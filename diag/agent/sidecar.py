@@ -191,7 +191,9 @@ class Sidecar:
 
     def _read_children(self, listed: Probe, probes: Probes) -> str:
         listed.done.wait(probes.left / 2)
-        unseen = self[StackSampler].stacks.children(self.rank.children, _DUMP_CHILDREN, probes.until)
+        unseen = self[StackSampler].stacks.children(
+            self.rank.by_turns(self.rank.children), _DUMP_CHILDREN, probes.until
+        )
         return f"{unseen} child processes not reached in time" if unseen else ""
 
     def _of_children(self, read: Callable[[int], str], listed: Probe, probes: Probes) -> str:
