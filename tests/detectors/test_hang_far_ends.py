@@ -76,6 +76,7 @@ def told(
     path: Path,
     others: Sequence[ProcessWaits],
     stacks: dict[int, list[str]],
+    *,
     wait: Wait = ASKS,
     readings: Sequence[dict[str, str]] = (),
     others_of: Sequence[ThreadStack] = (),
@@ -156,7 +157,13 @@ def test_each_process_on_the_way_is_said_with_its_line(path: Path) -> None:
         at(path, "pack", "waits"),
         "wait /usr/lib/python3.11/subprocess.py:1264",
     ]
-    found = told(path, [ships, child], {SERVER: lines, HELPER: [at(path, "rows", "converts")]}, writes, [{}])
+    found = told(
+        path,
+        [ships, child],
+        {SERVER: lines, HELPER: [at(path, "rows", "converts")]},
+        wait=writes,
+        readings=[{}],
+    )
 
     assert found.cause == "process_does_not_read"
     assert f"pid {SERVER} is in pack ({path}:{line_of(TEXT, 'waits')}), inside wait (" in found.summary

@@ -16,6 +16,7 @@ from diag.detectors.hang.counted_files import with_counted_files
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.exceptions import with_exceptions
 from diag.detectors.hang.far_ends import with_far_ends
 from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
@@ -290,6 +291,7 @@ def judge(
     verdict = with_lock_file(verdict, job)
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
+    verdict = with_exceptions(verdict, job)
     verdict = with_ray(with_far_ends(with_shared_output(with_ended_ranks(verdict, job), job), job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on

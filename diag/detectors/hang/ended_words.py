@@ -19,6 +19,13 @@ def _limit_of_queue(verdict: Verdict, job: JobView) -> str:
     return "give the put a timeout"
 
 
+def _its_exception(verdict: Verdict, job: JobView) -> str:
+    """Of a thread that has ended, and whose exception an object may keep."""
+    if " keeps the exception " in verdict.words:
+        return "Mend what raised the exception that is shown above"
+    return "Look for its exception (also one that it caught and only logged)"
+
+
 def _why_it_ended(verdict: Verdict, job: JobView) -> str:
     """Of a process that is gone: what to look at, by what is known of its end."""
     if "SIGKILL (out of memory)" in verdict.words:
@@ -36,6 +43,7 @@ def _why_it_ended(verdict: Verdict, job: JobView) -> str:
 
 
 ENDED_FACTS: dict[str, Callable[[Verdict, JobView], str]] = {
+    "its_exception": _its_exception,
     "limit_of_queue": _limit_of_queue,
     "why_it_ended": _why_it_ended,
 }

@@ -199,6 +199,7 @@ def _queue_is_joined(scene: Scene) -> Endless | None:
     ]
     if not takers:
         words = "no thread is left that takes from that queue"
+        words = " and ".join(filter(None, (words, scene.kept_exception())))
         return Endless("nobody_takes", words, chain=scene.leads_on)
     words = f"nothing is left in that queue: {_some(scene, takers)}"
     return Endless("task_done_missing", words, True, scene.leads_on, tuple(takers))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from diag.detectors.hang.loops import PASSED, growing, passes_its_end
 from diag.detectors.hang.partings import path_of
+from diag.detectors.hang.raised import format_raised, handled_in
 from diag.detectors.hang.reasons import loop_at, loop_words
 from diag.detectors.hang.variables import in_words, is_same_function, read_by, values_of
 from diag.detectors.hang.verdict import Verdict
@@ -81,7 +82,8 @@ def _only_one_at_work(process: ProcessWaits) -> ThreadWait | None:
 
 
 def _told(far: _Far, rank: RankView, job: JobView) -> tuple[str, str]:
-    """ "pid 912 is in generate and goes round in the loop `while left != 0:` (server.py:34), `left` was -9 when read", and what the advice begins with."""
+    """ "pid 912 is in generate and goes round in the loop `while left != 0:` (server.py:34), `left` was -9 when read", and
+    what the advice begins with."""
     cwd = job.run.cwd
     frames = path_of(far.thread)
     inner = far.thread.frames[-1]
@@ -98,6 +100,10 @@ def _told(far: _Far, rank: RankView, job: JobView) -> tuple[str, str]:
     frame = _read_of(far, rank, own, job)
     values = values_of(frame) if frame is not None else {}
     shown = _when_read(read_by(values, [place.text]) if place is not None else (), values)
+    read = job.program.variables(rank.rank, far.process.pid)
+    caught = handled_in(read, far.thread) if read is not None else None
+    if caught is not None:
+        shown = ", ".join(filter(None, (shown, f"in the handler of {format_raised(caught, cwd)}")))
     return ", ".join(filter(None, (text, shown))), ""
 
 

@@ -70,7 +70,7 @@ def passes_its_end(loop: Block, values: Mapping[str, str], before: Mapping[str, 
         return ""
     (left, right), (left_before, right_before) = now, then
     gap, gap_before = left - right, left_before - right_before
-    moved = [name for name in dict.fromkeys(one.split(" ")[0] for one in loop.deciding)]
+    moved = list(dict.fromkeys(one.split(" ")[0] for one in loop.deciding))
     if gap * gap_before <= 0 or abs(gap) <= abs(gap_before) or len(moved) != 1 or moved[0] not in values:
         return ""
     end = right if left != left_before else left

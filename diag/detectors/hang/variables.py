@@ -382,8 +382,7 @@ def _at_its_line(place: _Place, verdict: Verdict, differs: str) -> str:
     goes_round = any(text.startswith("while ") for text in place.texts[1:])
     head = read_by(place.values, _head(place, verdict))
     names = dict.fromkeys((*head, *place.named)) if goes_round else place.line
-    names = [name for name in names if name != differs]
-    known = in_words(names, place.values, place.conditions)
+    known = in_words([name for name in names if name != differs], place.values, place.conditions)
     if not known:
         return ""
     where = "" if loop or f"`{line}`" in verdict.words else f"its line is `{line}`, "

@@ -75,7 +75,7 @@ _FACTS = {
     """,
     "stacks": """
         Frame Exchange ThreadStack StackSample NativeFramesRead Block Leave Link Meaning Origin Answer ProgramPlace Statement
-        ProgramRead Variable FrameVariables AsyncTask Mark Reached Folder VariablesRead
+        ProgramRead Variable Raised FrameVariables AsyncTask Mark Reached Folder VariablesRead
     """,
 }
 _HOMES = {name: module for module, names in _FACTS.items() for name in names.split()}
