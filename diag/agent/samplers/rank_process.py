@@ -7,6 +7,7 @@ import threading
 import time
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
+from diag.launch.runs import is_alive
 from diag.model import Payload
 from diag.sources.host import cgroup, exits, proc, shm
 from diag.sources.host.process_tree import split_stat
@@ -89,6 +90,7 @@ def _child_names(payload: Payload) -> list[tuple[int, str]]:
 _WRITTEN_SECONDS = 5.0
 _SEARCH_SECONDS = 10.0  # then twice as long each time: a logger's file is opened at the start
 _LONGEST_SEARCH_SECONDS = 300.0
+_MOST_STRANGERS = 4
 
 
 class WrittenSampler(RankSampler):
@@ -104,6 +106,7 @@ class WrittenSampler(RankSampler):
         super().__init__(rank, _WRITTEN_SECONDS)
         self._reader = written.WrittenReader(rank.pid)
         self._told_last = False  # under this suspicion
+        self._told_of: set[int] = set()  # others, which the rank waits for
         self._search_at = 0.0
         self._pause = _SEARCH_SECONDS
 
@@ -122,6 +125,23 @@ class WrittenSampler(RankSampler):
                 if (payload := self._reader.last())["last"]:
                     self.reporter.record(written.SOURCE, payload, time.monotonic() - now)
             self._told_last = self.rank.closer
+        if self.rank.closer:
+            self._tell_of_others()
+        else:
+            self._told_of.clear()
+
+    def _tell_of_others(self) -> None:
+        """What those end with that are none of the job's."""
+        for pid, ticks in self.rank.strangers_by_turns(_MOST_STRANGERS):
+            if pid in self._told_of:
+                continue
+            self._told_of.add(pid)
+            began = time.monotonic()
+            reader = written.WrittenReader(pid, beside=self.rank.pid)
+            with contextlib.suppress(OSError):
+                reader.find()
+                if (payload := reader.last())["last"] and is_alive(pid, ticks):
+                    self.reporter.record(written.SOURCE, payload, time.monotonic() - began)
 
 
 _FIRST_RDMA_SECONDS = (

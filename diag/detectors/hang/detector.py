@@ -53,6 +53,7 @@ from diag.detectors.hang.store_keys import with_store_keys
 from diag.detectors.hang.text_causes import with_text
 from diag.detectors.hang.time_limits import with_deadline, with_known_end, with_told_sleep
 from diag.detectors.hang.unordered_calls import with_unordered_calls
+from diag.detectors.hang.unread_answers import with_unread_answer
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
@@ -291,7 +292,7 @@ def judge(
     verdict = with_lock_file(verdict, job)
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
-    verdict = with_exceptions(verdict, job)
+    verdict = with_unread_answer(with_exceptions(verdict, job), job)
     verdict = with_ray(with_far_ends(with_shared_output(with_ended_ranks(verdict, job), job), job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on

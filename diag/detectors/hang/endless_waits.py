@@ -41,7 +41,7 @@ _LATE = (
     "exception_before_shutdown",
 )  # whose exception is the cause, and which only the words of others complete
 # Of a wait that nobody is left to end, by what is waited for.
-NOBODY = {
+NOBODY: dict[str, str] = {
     "queue_get": "nobody_puts",
     "queue_put": "nobody_takes",
     "event": "nobody_sets",

@@ -104,6 +104,8 @@ def _receive(wait: Wait, step: Step) -> str:
         return f"{text} (fd {wait.fd}){_not_accepted(wait, step)}"
     if wait.others:
         text += f", {_parties(wait, step)}"
+    if wait.peer_unread_bytes:
+        text += f", where {format_bytes(wait.peer_unread_bytes)} that it has sent lie unread"
     if wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
         text += f" (fd {wait.fd}; no byte has come on this connection yet)"
     elif wait.silent_seconds is not None:

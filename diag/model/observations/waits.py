@@ -55,6 +55,7 @@ class Wait:
     received_bytes: int | None = None  # that ever came over a TCP socket
     unread_bytes: int = 0
     unsent_bytes: int = 0
+    peer_unread_bytes: int = 0  # that came to the other end and were not read there
     not_accepted: int = (
         0  # connections in the queue of `others`' socket that nobody has accepted, this one among them
     )

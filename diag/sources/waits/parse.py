@@ -190,12 +190,14 @@ class _Reading:
                 received_bytes=tcp.get("received"),
                 unread_bytes=tcp["unread"],
                 unsent_bytes=tcp["unsent"],
+                peer_unread_bytes=tcp.get("peer_unread", 0),
                 retransmits=tcp["retransmits"],
                 not_accepted=waiting,
                 others=held,
             )
         if "unix" in facts:
-            wait = replace(wait, kind=_AS_UNIX.get(kind, kind))
+            unread = facts["unix"].get("peer_unread", 0)
+            wait = replace(wait, kind=_AS_UNIX.get(kind, kind), peer_unread_bytes=unread)
             if queue:
                 return replace(wait, peer=str(queue.get("local", "")), not_accepted=waiting, others=held)
             pair = wait.kind in ("unix_receive", "unix_send")
