@@ -9,7 +9,7 @@ import time
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import is_alive
 from diag.model import Payload
-from diag.sources.host import cgroup, exits, proc, shm
+from diag.sources.host import cgroup, child_exits, exits, proc, shm
 from diag.sources.host.process_tree import split_stat
 from diag.sources.logs import written
 from diag.sources.network import rdma_access
@@ -31,6 +31,28 @@ class ExitSampler(RankSampler):
         self.rank.memory.read_cgroup()  # the OOM counter of the moment of death
         self.reporter.record(exits.SOURCE, payload)
         self.rank.end()
+
+
+_LOOK_SECONDS = 2.0  # ours: for children that have come since
+_MOST_ENDS = 256  # of a run: a program that starts others by the thousand says nothing by how they end
+
+
+class ChildExitSampler(RankSampler):
+    """Waits for the ends of the rank's children that do not end well."""
+
+    name = what = "child exits"
+    sources = (child_exits.SOURCE,)
+
+    def run(self) -> None:
+        exits_of, left = child_exits.ChildExits(), _MOST_ENDS
+        try:
+            while left > 0 and not self.rank.gone.is_set():
+                exits_of.watch(pid for pid, _ in self.rank.children)
+                for payload in exits_of.ended(_LOOK_SECONDS)[:left]:
+                    left -= 1
+                    self.reporter.record(child_exits.SOURCE, payload)
+        finally:
+            exits_of.close()
 
 
 class ProcessSampler(RankSampler):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from diag.detectors.hang.ended_words import format_end
 from diag.detectors.hang.kernel_waits import job_around, lasting_wait
 from diag.detectors.hang.raised import format_kept
 from diag.detectors.hang.verdict import Verdict
@@ -174,7 +175,7 @@ class Scene:
         if not ended:
             return ""
         at, pid = ended[-1]
-        return f"its child process pid {pid} ended {_when(at, since)}"
+        return f"its child process pid {pid} ended{format_end(self.rank, pid, at)} {_when(at, since)}"
 
     def ended_thread(self) -> str:
         """The last of the rank's own threads that ended, where that was the only one of late: "its thread prefetch ended 7 s

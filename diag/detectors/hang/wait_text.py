@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from diag.detectors.hang.kernel_causes import is_closed
 from diag.model.observations.waits import Party, ThreadWait, Wait
@@ -150,6 +151,13 @@ def _mutex(wait: Wait, step: Step) -> str:
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
 
 
+def _semaphore(wait: Wait, step: Step) -> str:
+    text = f"waits for a lock between processes ({wait.path or 'unnamed'}"
+    if wait.shared is None:
+        return f"{text})"
+    return f"{text}, in memory that {_parties(replace(wait, others=wait.shared.by), step)} has too)"
+
+
 def _pipe(text: str, others: str, wait: Wait, step: Step) -> str:
     """`others`: what nobody can do, and what those who hold its other end do."""
     nobody, they = others.split("|")
@@ -242,7 +250,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "join": lambda wait, step: f"waits for {_parties(wait, step) or 'a thread'} to end",
     "mutex": _mutex,
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
-    "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
+    "semaphore": _semaphore,
     "condition": lambda wait, step: _condition(wait),
     "pipe_read": lambda wait, step: _pipe("reads from a ", "can write to|may write to", wait, step),
     "pipe_write": lambda wait, step: _pipe("writes to a full ", "can read|does not read", wait, step),

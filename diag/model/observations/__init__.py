@@ -68,7 +68,7 @@ _FACTS = {
         RayProcess RayDemand RayDeath RaySeen
     """,
     "run": """
-        RunStarted RunEnded EvidenceKept RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited
+        RunStarted RunEnded EvidenceKept RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited ChildEnded
         WorkerFailureReported WorkerNamed Interrupted SamplingGap EnvironmentSeen AttemptBegan Acted PastAttempt StartedAgain
         LogsEnded EndUnknown JournalCutOff SnapshotTaken SoftwareSeen
         StoreTried StoreWaited

@@ -8,7 +8,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.model.observations import Observation
-from diag.model.observations.waits import Party, ProcessWaits, Spent, ThreadWait, Wait, WaitsRead
+from diag.model.observations.waits import Party, ProcessWaits, Shared, Spent, ThreadWait, Wait, WaitsRead
 from diag.sources.host.process_tree import named_numbers, split_stat
 from diag.sources.payload import guarded
 from diag.sources.waits.collect import SOURCE
@@ -344,7 +344,11 @@ class _Reading:
             other = party(blocked.tid)
             return replace(wait, others=(other,) if other else ())
         if wait.kind == "semaphore":
-            return replace(wait, path=str(facts.get("map", "")))
+            at = facts.get("at") or ("", 0)
+            sharers = tuple(Party(row[0], 0, row[1]) for row in facts.get("shared", ()))
+            whole = facts.get("shared_whole") is True
+            place = Shared(str(at[0]), int(at[1]), sharers, whole) if sharers else None
+            return replace(wait, path=str(facts.get("map", "")), shared=place)
         if wait.kind == "mutex":
             owner = facts.get("owner")
             if owner is None:
