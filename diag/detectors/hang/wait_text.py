@@ -106,7 +106,7 @@ def _receive(wait: Wait, step: Step) -> str:
     if wait.others:
         text += f", {_parties(wait, step)}"
     if wait.peer_unread_bytes:
-        text += f", where {format_bytes(wait.peer_unread_bytes)} that it has sent lie unread"
+        text += f", which has not read {format_bytes(wait.peer_unread_bytes)} sent to it"
     if wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
         text += f" (fd {wait.fd}; no byte has come on this connection yet)"
     elif wait.silent_seconds is not None:

@@ -25,6 +25,10 @@ class ChildExits:
     def __init__(self) -> None:
         self._watches: dict[int, ExitWatch] = {}
 
+    @property
+    def watched(self) -> set[int]:
+        return {*self._watches}
+
     def watch(self, pids: Iterable[int]) -> None:
         """These from now on; of those that are watched already none is left out before it has ended."""
         for pid in pids:

@@ -127,9 +127,9 @@ def _raised(row: Any) -> Raised:
     found = mapping(row)
     frames = [sequence(one) for one in sequence(found["frames"])[:_MOST_FRAMES]]
     places = (Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
-    return Raised(
-        word(found.get("name"), _LONGEST_NAME), hidden(word(found.get("error"), _LONGEST)), tuple(places)
-    )
+    kind, colon, said = word(found.get("error"), _LONGEST).partition(": ")
+    # not with its class: a KeyError would have a secret
+    return Raised(word(found.get("name"), _LONGEST_NAME), kind + colon + hidden(said), tuple(places))
 
 
 def _variables(rows: Sequence[Any]) -> Iterator[Variable]:
