@@ -34,7 +34,7 @@ def told(wait: Wait, asker: tuple[str, ...] = ALL_REDUCE) -> str:
 def test_who_has_gone_on_without_reading_the_answer_is_named() -> None:
     text = told(ASKED)
 
-    assert f"rank 0 (pid {pid_of(0)}), which has not read 89 B sent to it (fd 19)" in text
+    assert f"rank 0 (pid {pid_of(0)}) (fd 19; 89 B sent there lie unread)" in text
     assert "Rank 0 has gone on without reading what rank 1 has sent it, which may be the answer" in text
 
 

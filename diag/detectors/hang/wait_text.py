@@ -105,9 +105,9 @@ def _receive(wait: Wait, step: Step) -> str:
         return f"{text} (fd {wait.fd}){_not_accepted(wait, step)}"
     if wait.others:
         text += f", {_parties(wait, step)}"
-    if wait.peer_unread_bytes:
-        text += f", which has not read {format_bytes(wait.peer_unread_bytes)} sent to it"
-    if wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
+    if wait.peer_unread_bytes and wait.fd >= 0:
+        text += f" (fd {wait.fd}; {format_bytes(wait.peer_unread_bytes)} sent there lie unread)"
+    elif wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
         text += f" (fd {wait.fd}; no byte has come on this connection yet)"
     elif wait.silent_seconds is not None:
         text += f" (fd {wait.fd}; the last byte came {format_seconds(wait.silent_seconds)} ago)"
