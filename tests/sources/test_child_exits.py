@@ -50,7 +50,8 @@ def test_end_of_a_child_is_told_unless_it_ended_well(
         while first in exits.watched and time.monotonic() < until:
             payloads += exits.ended(1.0)
         facts = [fact for one in payloads for fact in parse(Record(SOURCE, one, 1))]
-        assert exits.watched == {second}
+        exits.watch([first, second])  # as long as an older look names it
+        assert exits.watched == {second} and exits.ended(0.0) == []
         exits.close()
         parent.stdin.write("end\n")
 
@@ -62,9 +63,9 @@ def test_process_that_is_gone_before_it_was_watched_says_nothing() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     exits = ChildExits()
-    exits.watch([gone.pid])
-
-    assert exits.ended(0.0) == [] and not exits.watched
+    for _ in range(2):
+        exits.watch([gone.pid])
+        assert exits.ended(0.0) == [] and not exits.watched
 
 
 def test_torn_record_is_unparsed() -> None:

@@ -118,7 +118,7 @@ def _is_in(frame: Frame, frames: Sequence[Frame]) -> bool:
 def _traceback(lines: Sequence[str]) -> Iterator[Frame]:
     """The frames of the last one, outermost first."""
     begins = max(
-        (at for at, line in enumerate(lines) if "Traceback (most recent call last)" in line),
+        (at for at, line in enumerate(lines) if "Traceback (" in line),
         default=len(lines),
     )
     for line in lines[begins:]:

@@ -24,6 +24,7 @@ class ChildExits:
 
     def __init__(self) -> None:
         self._watches: dict[int, ExitWatch] = {}
+        self._told: set[int] = set()  # that have ended, and are still named: as zombies, or by an older look
 
     @property
     def watched(self) -> set[int]:
@@ -31,8 +32,10 @@ class ChildExits:
 
     def watch(self, pids: Iterable[int]) -> None:
         """These from now on; of those that are watched already none is left out before it has ended."""
-        for pid in pids:
-            if pid not in self._watches and len(self._watches) < _MOST:
+        named = {*pids}
+        self._told &= named
+        for pid in named - self._told - self._watches.keys():
+            if len(self._watches) < _MOST:
                 with contextlib.suppress(OSError):  # no more descriptors
                     self._watches[pid] = ExitWatch(pid)
 
@@ -49,6 +52,7 @@ class ChildExits:
             if payload is not None:
                 watch.close()
                 del self._watches[pid]
+                self._told.add(pid)
                 if payload["status"]:
                     found.append(payload)
         return found
