@@ -11,6 +11,7 @@ import pytest
 from diag.model import Finding
 from diag.model.observations import FrameVariables, ThreadStack, Variable, VariablesRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
+from diag.sources.logs.output import read_text
 from tests.detectors.test_hang import started
 from tests.detectors.test_hang_program import read
 from tests.facts import ALL_REDUCE, TRAIN, frames, pid_of, stack, tree
@@ -80,11 +81,16 @@ def told(
     wait: Wait = ASKS,
     readings: Sequence[dict[str, str]] = (),
     others_of: Sequence[ThreadStack] = (),
+    printed: tuple[Sequence[str], float] = ((), 0.0),
 ) -> Finding:
     """Rank 1 waits so, rank 0 for it; `readings` are of the innermost function of the first of `stacks`."""
     own = ThreadWait(pid_of(1), "MainThread", "S", "", wait, cpu_ratio=0.0, same=True)
     seen = WaitsRead(1, pid_of(1), 0.5, (ProcessWaits(pid_of(1), 1, "python train.py", (own,)), *others))
     story = started()
+    lines, ago = printed
+    for line in lines:
+        story.tell(*read_text(line, "stderr", None))
+    story.wait(ago)
     for second in range(0, 40, 2):
         story.tell(tree(0, story.now), stack(0, story.now, ALL_REDUCE))
         story.tell(tree(1, story.now), stack(1, story.now, IN_CODE), seen)
@@ -191,3 +197,43 @@ def test_process_without_a_stack_is_only_named(path: Path, others: list[ProcessW
     found = told(path, others, {})
 
     assert f"pid {SERVER} (`" in found.summary and f"pid {SERVER} is in" not in found.summary
+
+
+def cried(path: Path, *, frame: str = "rows", file: str = "", ago: float = 9.0) -> Finding:
+    """A server that has printed a traceback, into the output that all have in common, and waits for the next request."""
+    waits = process(
+        SERVER, Wait("unix_receive", "recvfrom", 5, others=(Party(pid_of(1), 0, "python", 9),)), "server"
+    )
+    trace = (
+        "Traceback (most recent call last):",
+        f'  File "{file or path}", line {line_of(TEXT, "serves")}, in serve',
+        "    generate(model, conn.recv(), 48)",
+        f'  File "{file or path}", line {line_of(TEXT, "converts")}, in {frame}',
+        "KeyError: 'slot 7'",
+    )
+    return told(path, [waits], {SERVER: [at(path, "serve", "serves")]}, printed=(trace, ago))
+
+
+def test_last_error_that_its_program_printed_is_quoted_with_the_line_that_raised_it(path: Path) -> None:
+    found = cried(path)
+
+    where = f"{path}:{line_of(TEXT, 'converts')}"
+    assert (
+        f"the program of pid {SERVER} printed \"KeyError: 'slot 7'\", raised in rows ({where}), "
+        in found.summary
+    )
+    assert found.advice.startswith("Begin with the error quoted")
+
+
+@pytest.mark.parametrize(
+    ("file", "ago"),
+    [
+        ("/app/other.py", 9.0),
+        ("/app/train.py", 9.0),
+        ("", 900.0),
+    ],  # another program; the ranks' own; long before
+)
+def test_error_of_another_program_or_of_long_before_is_not_quoted(path: Path, file: str, ago: float) -> None:
+    found = cried(path, file=file, ago=ago)
+
+    assert "printed" not in found.summary and "Begin with" not in found.advice

@@ -293,7 +293,8 @@ def judge(
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
     verdict = with_unread_answer(with_exceptions(verdict, job), job)
-    verdict = with_ray(with_far_ends(with_shared_output(with_ended_ranks(verdict, job), job), job), job)
+    verdict = with_shared_output(with_ended_ranks(verdict, job), job)
+    verdict = with_ray(with_far_ends(verdict, joined.outcries, job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)

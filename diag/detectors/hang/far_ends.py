@@ -3,10 +3,12 @@ Where each is in its own code, by its stack, the program's text and the values t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.loops import PASSED, growing, passes_its_end
+from diag.detectors.hang.outcries import Outcry
+from diag.detectors.hang.own_logs import BEGIN
 from diag.detectors.hang.partings import path_of
 from diag.detectors.hang.raised import format_raised, handled_in
 from diag.detectors.hang.reasons import loop_at, loop_words
@@ -14,15 +16,20 @@ from diag.detectors.hang.variables import in_words, is_same_function, read_by, v
 from diag.detectors.hang.verdict import Verdict
 from diag.model.observations import Block, Frame, FrameVariables, ProgramPlace, ThreadStack
 from diag.model.observations.waits import ProcessWaits, ThreadWait
+from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
 from diag.state.wait_chain import Chain
+from diag.text.units import format_seconds
 
 _MOST = 2  # processes of which it is said: the first, and the last
 _COMPUTES_RATIO = 0.5  # of a core
 _LONGEST_LINE = 80
 _MOST_VALUES = 2
+_OF_PYTHON = ("thread", "process", "traceback")  # kinds of outcries
+_CRIED_SECONDS = 600.0  # same as of a log
+_LATE_SECONDS = 15.0  # a stack may have been seen to be new so long after the call was made
 _PLACE_IS_SAID = ("child_computes",)  # kinds of causes whose sentence has the place of the child
 
 
@@ -33,8 +40,9 @@ class _Far:
     computes: bool
 
 
-def with_far_ends(verdict: Verdict, job: JobView) -> Verdict:
+def with_far_ends(verdict: Verdict, outcries: Iterable[Outcry], job: JobView) -> Verdict:
     """Unchanged where none of them is a Python process whose stack was read."""
+    heard = [one for one in outcries if one.kind in _OF_PYTHON and one.frames]
     rank = verdict.culprit(job)
     chain = verdict.chain
     if rank is None or chain is None:
@@ -43,9 +51,44 @@ def with_far_ends(verdict: Verdict, job: JobView) -> Verdict:
     for far in _far_ends(verdict, rank, chain, job):
         text, origin = _told(far, rank, job)
         clauses.append(text)
+        if (cried := _cried_out(far, heard, verdict, job)) is not None:
+            clauses.append(_printed(far, cried, verdict, job))
+            origin = origin or BEGIN
         if origin and not verdict.origin:
             verdict = replace(verdict, origin=origin)
     return replace(verdict, words=", and ".join(filter(None, (verdict.words, *clauses))))
+
+
+def _cried_out(far: _Far, heard: Sequence[Outcry], verdict: Verdict, job: JobView) -> Outcry | None:
+    """The last that the output has of it from before the rank stood still: through a file of its own in which it is now, and
+    in which no rank is."""
+    theirs = {frame.file for frame in own_frames(far.thread.frames)}
+    ranks = {
+        frame.file
+        for rank in job.alive_ranks()
+        for thread in (rank.stack.threads if rank.stack is not None else ())
+        for frame in own_frames(thread.frames)
+    }
+    for one in reversed(heard):
+        own = own_frames(one.frames)
+        if not own or not verdict.since - _CRIED_SECONDS <= one.at <= verdict.since + _LATE_SECONDS:
+            continue
+        if _is_among(own[0].file, theirs) and not any(_is_among(frame.file, ranks) for frame in own):
+            return one
+    return None
+
+
+def _is_among(file: str, files: Iterable[str]) -> bool:
+    """A process that was started by a relative path has that in its stack."""
+    return any(file == one or file.endswith("/" + one.removeprefix("./")) for one in files)
+
+
+def _printed(far: _Far, one: Outcry, verdict: Verdict, job: JobView) -> str:
+    """ "the program of pid 912 printed "KeyError: 'x'", raised in handle (server.py:31), 4 s before the rank stopped moving"."""
+    place = format_frame(own_frames(one.frames)[-1], job.run.cwd)
+    ago = format_seconds(max(0.0, verdict.since - one.at))
+    pid = far.process.pid
+    return f'the program of pid {pid} printed "{one.error}", raised in {place}, {ago} before the rank stopped moving'
 
 
 def _far_ends(verdict: Verdict, rank: RankView, chain: Chain, job: JobView) -> list[_Far]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from diag.detectors.hang.endless_waits import NOBODY
 from diag.detectors.hang.program_lines import thread_of
 from diag.detectors.hang.verdict import Note, Verdict
-from diag.knowledge.tracebacks import FRAME
+from diag.knowledge.tracebacks import FRAME, PLACE
 from diag.model.observations import Frame, LastLines, LinesWritten
 from diag.state.own_code import own_frames
 from diag.state.rank_view import RankView
@@ -27,7 +27,6 @@ _FAILURE = re.compile(
     r"\b(?i:error|exception|fail(?:ed|ure|s)?|fatal|critical|denied|refused|aborted|cannot|unable to|no such|not found|timed out)\b"
     r"|\b[A-Z]\w*(?:Error|Exception|Exceeded)\b|\b[45]\d\d [A-Z]\w+"
 )
-_PLACE = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7}), in (?P<function>\S{1,200})')
 _KINDS = ("outside", "lock", "place", "polls")
 _OF_OTHERS = (
     "process_is_silent",
@@ -122,7 +121,7 @@ def _traceback(lines: Sequence[str]) -> Iterator[Frame]:
         default=len(lines),
     )
     for line in lines[begins:]:
-        found = _PLACE.search(line) if FRAME.search(line) else None
+        found = PLACE.search(line) if FRAME.search(line) else None
         if found is not None:
             yield Frame(found["function"], found["file"], int(found["line"]))
 

@@ -7,8 +7,9 @@ computed with offsetof() from the headers of each.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from diag.sources.stacks.remote_stack.memory import Torn
@@ -28,22 +29,37 @@ Located = Callable[[int, int], tuple[str, str, int]]
 
 
 class Exceptions:
-    """Of one process. Raises Torn where there is nothing that makes sense."""
+    """Of one process. Leaves out what is gone meanwhile."""
 
     def __init__(self, values: Values, located: Located) -> None:
         self._values, self._located = values, located
         self._memory, self._layout = values.objects.memory, values.objects.layout
 
-    def of(self, name: str, address: int) -> dict[str, Any]:
-        """{"name", "error": "KeyError: 'rows'", "frames": [[function, file, line], ...]}, frames outermost first."""
+    def each(self, found: Mapping[str, int]) -> list[dict[str, Any]]:
+        """[{"name", "error": "KeyError: 'rows'", "frames": [[function, file, line], ...]}, ...] of these addresses, frames
+        outermost first."""
+        rows = []
+        for name, address in found.items():
+            with contextlib.suppress(Torn, struct.error, OverflowError):
+                rows.append(self._row(name, address))
+        return rows
+
+    def handled(self, state: bytes) -> dict[str, Any]:
+        """That in whose handler a thread is, by its state; empty for none."""
+        with contextlib.suppress(Torn, struct.error, OverflowError):
+            if address := self._top(state):
+                return self._row("", address)
+        return {}
+
+    def _row(self, name: str, address: int) -> dict[str, Any]:
         value = self._values.named(name, address)
         if value is None or not value.exception:
             raise Torn("no exception")
         frames = [list(frame) for frame in self._traceback(address)][-_MOST_FRAMES:]
         return {"name": name, "error": value.text.strip("<>").removesuffix(": "), "frames": frames}
 
-    def handled(self, state: bytes) -> int:
-        """The address of the exception in whose handler a thread is, by its state; 0 for none."""
+    def _top(self, state: bytes) -> int:
+        """Its address; 0 for none."""
         item = int.from_bytes(state[(at := _EXC_INFO[self._layout.minor]) : at + 8], "little")
         for _ in range(_MOST_HANDLERS):
             if item < LEAST_ADDRESS:

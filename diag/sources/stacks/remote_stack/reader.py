@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ class ProcessStacks:
         """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...],
         "raised"?}, ...], "handled"?}, ...], of the frames chosen of each thread, outermost first, and where one of them is in
         asyncio's event loop "tasks" and "tasks_left_out": see `Tasks.read`. `raised`: the exceptions among the values, and
-        `handled` that in whose handler the thread is, see `Exceptions.of`. `paths` is given the texts that may name files,
+        `handled` that in whose handler the thread is, see `Exceptions.each`. `paths` is given the texts that may name files,
         the innermost frame's first, with whatever secrets are in them. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
@@ -170,12 +170,13 @@ class ProcessStacks:
                     continue  # it has returned meanwhile
                 function, file, line = stack[at]
                 frame = {"function": function, "file": file, "line": line, "called": called}
-                raised = _read_each(exceptions, reader.exceptions)
+                raised = exceptions.each(reader.exceptions)
                 frame |= {"values": [list(value) for value in read]} | ({"raised": raised} if raised else {})
                 frames.append(frame)
             if frames:
                 row = {"id": thread["id"], "name": thread["name"], "frames": frames}
-                found.append(row | _handled(exceptions, state))
+                handled = exceptions.handled(state)
+                found.append(row | ({"handled": handled} if handled else {}))
         in_loop = any(name.endswith("_run_once") and file.endswith(_LOOP) for name, file in sample.codes)
         tasks = self._tasks(sample, values) if in_loop and self._names else {}
         if paths is not None:
@@ -431,24 +432,6 @@ class _Chunks:
                 if 0 <= at <= len(self._data) - size:
                     return self._data, at
         return self._memory.read(address, size), 0
-
-
-def _read_each(exceptions: Exceptions, found: Mapping[str, int]) -> list[dict[str, Any]]:
-    rows = []
-    for name, address in found.items():
-        try:
-            rows.append(exceptions.of(name, address))
-        except (Torn, struct.error, OverflowError):
-            continue  # it is gone meanwhile
-    return rows
-
-
-def _handled(exceptions: Exceptions, state: bytes) -> dict[str, Any]:
-    try:
-        address = exceptions.handled(state)
-        return {"handled": exceptions.of("", address)} if address else {}
-    except (Torn, struct.error, OverflowError):
-        return {}
 
 
 def _word(data: bytes, at: int) -> int:
