@@ -47,7 +47,7 @@ _CHILD_IN = re.compile(r"pid (?P<pid>\d+), which is blocked(?: in a lock)? in (?
 _HOOK = re.compile(r"_diag_hook|diag/launch/inject")  # diag's own frames are no place of the job
 _IN_CALL = re.compile(r"rank \d+ waits in (\w+ \d+ of [^;:]+?)(?=, rank \d|[;:]|$)")
 _OF_ONE_CALL = re.compile(r"\bthe call (?:that|in which) ranks? ")
-_TELLS = (", which ", "there is no such process any more", "which is another process since")
+_TELLS = (", which ", " is in ", "there is no such process any more", "which is another process since")
 _COMPOSED = ("proc", "stacks", "flight_recorder", "nvml")  # kinds of evidence that are diag's own words
 # Its advice tells what other ranks print after a death, in every world.
 _NOT_HELD = ("rank-died",)

@@ -22,7 +22,13 @@ from typing import Any, TypeVar
 from diag.agent.memory_sampler import MemorySampler
 from diag.agent.probes import Probe, Probes
 from diag.agent.samplers.rank_context import RankContext, RankSampler
-from diag.agent.samplers.rank_process import ExitSampler, ProcessSampler, RdmaSampler, WrittenSampler
+from diag.agent.samplers.rank_process import (
+    ChildExitSampler,
+    ExitSampler,
+    ProcessSampler,
+    RdmaSampler,
+    WrittenSampler,
+)
 from diag.agent.samplers.rank_suspicion import CollectivesSampler, WaitSampler
 from diag.agent.samplers.rank_variables import VariableSampler
 from diag.agent.samplers.sampler import Reporter
@@ -45,6 +51,7 @@ T = TypeVar("T", bound=RankSampler)
 
 RANK_SAMPLERS: tuple[type[RankSampler], ...] = (
     ExitSampler,
+    ChildExitSampler,
     ProcessSampler,
     StackSampler,
     WrittenSampler,
@@ -191,7 +198,9 @@ class Sidecar:
 
     def _read_children(self, listed: Probe, probes: Probes) -> str:
         listed.done.wait(probes.left / 2)
-        unseen = self[StackSampler].stacks.children(self.rank.children, _DUMP_CHILDREN, probes.until)
+        unseen = self[StackSampler].stacks.children(
+            self.rank.by_turns(self.rank.children), _DUMP_CHILDREN, probes.until
+        )
         return f"{unseen} child processes not reached in time" if unseen else ""
 
     def _of_children(self, read: Callable[[int], str], listed: Probe, probes: Probes) -> str:

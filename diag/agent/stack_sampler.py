@@ -40,8 +40,8 @@ class StackSampler(RankSampler):
         self.stacks.main(2.0, urgent=rank.closer)
         if rank.closer and began - self._children_at >= _CHILD_STACK_SECONDS:
             self._children_at = time.monotonic()
-            self.stacks.children(rank.children, _MOST_CHILDREN, began + 3.0)
-            self.stacks.strangers(rank.strangers[:_MOST_STRANGERS], began + 4.0)
+            self.stacks.children(rank.by_turns(rank.children), _MOST_CHILDREN, began + 3.0)
+            self.stacks.strangers(rank.strangers_by_turns(_MOST_STRANGERS), began + 4.0)
 
     def period(self, cpu: float, wall: float) -> float:
         return self.rank.close_stack_seconds if self.rank.closer else self.rank.stack_seconds
@@ -138,19 +138,18 @@ class RankStacks:
         return True
 
     def children(self, children: Sequence[tuple[int, str]], most: int, until: float) -> int:
-        """Stacks of Python children, DataLoader workers first. Returns how many were not reached in time."""
+        """Stacks of Python children, in this order. Returns how many were not reached in time."""
         if not self._is_rank():
             return 0  # whose children these were
-        wanted = sorted(children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
-        for index, (pid, _) in enumerate(wanted[:most]):
+        for index, (pid, _) in enumerate(children[:most]):
             now = time.monotonic()
             if now >= until or self._gone.is_set():
-                return len(wanted) - index
+                return len(children) - index
             self._child_stack(pid, min(1.0, until - now))
-        alive = {pid for pid, _ in wanted}
+        alive = {pid for pid, _ in children}
         self.memory.keep_only({self._pid, *alive, *self._strangers})
         self._no_python = {pid: count for pid, count in self._no_python.items() if pid in alive}
-        return max(0, len(wanted) - most)
+        return max(0, len(children) - most)
 
     def strangers(self, processes: Sequence[tuple[int, int]], until: float) -> None:
         """Of processes (pid, start in ticks) that are none of the job's, and that the rank waits for: by their memory

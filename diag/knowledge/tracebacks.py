@@ -10,6 +10,8 @@ import re
 #   [rank1]: ValueError: --tensor_model_parallel_size 3 does not divide 16 heads
 PREFIX = re.compile(r"^\[rank\d{1,6}\]: ?")
 FRAME = re.compile(r'\s{0,12}(?:\| {1,3})?File "[^"\n]{1,400}", line \d{1,7}')
+# and what it names
+PLACE = re.compile(r'File "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7}), in (?P<function>\S{1,200})')
 # Above the traceback of an exception that ends nothing; multiprocessing and concurrent.futures pass theirs on:
 #   Exception ignored in: <function ...>        --- Logging error ---        Error in atexit._run_exitfuncs:
 NOT_ITS_END = re.compile(

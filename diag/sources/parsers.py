@@ -6,7 +6,7 @@ from diag.model.observations import Parser
 from diag.sources import digest, estimate, ray, waits
 from diag.sources.collectives import flight_recorder, nccl_ras, store
 from diag.sources.gpu import cuda_coredump, npu_smi, nvml
-from diag.sources.host import cgroup, exits, kmsg, proc, run, shm, software
+from diag.sources.host import cgroup, child_exits, exits, kmsg, proc, run, shm, software
 from diag.sources.logs import output, written
 from diag.sources.network import infiniband, interfaces, rdma_access
 from diag.sources.payload import failures_of
@@ -19,6 +19,7 @@ PARSERS: dict[str, Parser] = {
     written.SOURCE: written.parse,
     proc.SOURCE: proc.parse,
     exits.SOURCE: exits.parse,
+    child_exits.SOURCE: child_exits.parse,
     cgroup.SOURCE: cgroup.parse,
     shm.SOURCE: shm.parse,
     software.SOURCE: software.parse,

@@ -110,8 +110,14 @@ class _Family:
                 or "unknown" in found
                 or "unknown" in below
                 or _runs_calls_of_others(self._rank)
+                or self._is_shared_beyond()
             ),
         )
+
+    def _is_shared_beyond(self) -> bool:
+        """The lock lies in memory that others have too, who are not of the family."""
+        shared = self._waiter.wait.shared
+        return shared is not None and any(other.pid not in self._pids for other in shared.by)
 
     def _watched(self) -> Iterator[Step]:
         """What an event loop waits for, each as if it were all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.model.observations import (
     Block,
@@ -69,7 +69,8 @@ class Program(Reducer):
         return self._variables.get((rank, pid))
 
     def first_variables(self, rank: int, pid: int, frame: FrameVariables) -> FrameVariables | None:
-        """Of this function, as first read since it has been in it at each reading."""
+        """Of this function, each as first read since it has been in it at each reading: what changes fast is not read
+        each time."""
         return self._first.get((rank, pid), {}).get(_function(frame))
 
     def steady(self, rank: int, pid: int, frame: FrameVariables) -> Steady | None:
@@ -91,7 +92,7 @@ class Program(Reducer):
             place = fact.rank, fact.pid
             first = self._first.get(place, {})
             self._first[place] = {
-                _function(frame): first.get(_function(frame), frame)
+                _function(frame): _with_new(first.get(_function(frame)), frame)
                 for frame in fact.frames
                 if not frame.called
             }
@@ -127,6 +128,14 @@ class Program(Reducer):
         self._variables.clear()
         self._first.clear()
         self._steady.clear()
+
+
+def _with_new(first: FrameVariables | None, frame: FrameVariables) -> FrameVariables:
+    if first is None:
+        return frame
+    known = {one.name for one in first.variables}
+    new = tuple(one for one in frame.variables if one.name not in known)
+    return replace(first, variables=(*first.variables, *new)) if new else first
 
 
 def _function(frame: FrameVariables) -> _Function:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from diag.model.observations import (
+    ChildEnded,
     FlightRecorder,
     Frame,
     ProcessSample,
@@ -78,6 +79,9 @@ class RankState(RankView):
                 self.tail.extend(fact.last)
         if not self.status_known:
             self.exit = fact
+
+    def see_child_end(self, at: float, fact: ChildEnded) -> None:
+        self.child_ends.append((at, fact))
 
     def see_tree(self, at: float, fact: ProcessTree) -> None:
         """A reading of /proc: what moved since the last one."""

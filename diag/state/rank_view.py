@@ -12,6 +12,7 @@ from diag.model.observations import (
     CallHistory,
     CgroupMemory,
     CgroupPids,
+    ChildEnded,
     Exchange,
     FlightRecorder,
     LimitsSeen,
@@ -33,6 +34,7 @@ TAIL_LINES = 200
 CallCounts = frozenset[tuple[str, str, int]]  # backend, name of the group, sequence number of its last call
 _SERIES = 4  # samples over which a stack counts as standing or moving: 8 s under suspicion, 40 s otherwise
 _ENDED = 16  # threads, children
+_SEEN_SECONDS = 15.0  # between the end of a process, and that it is missed
 _SLEEPS = 8
 _TRACES = 8
 # Ours: a reader of native frames is done, or given up, before; a person with a debugger is not.
@@ -76,6 +78,7 @@ class RankView:
     ended_children: deque[tuple[float, int, str]] = field(  # when, pid, command
         default_factory=lambda: deque(maxlen=_ENDED)
     )
+    child_ends: deque[tuple[float, ChildEnded]] = field(default_factory=lambda: deque(maxlen=_ENDED))
     asleep: tuple[float, float] = (0.0, 0.0)  # readings from and to which its main thread has not woken once
     exchange: Exchange | None = None  # the send or receive that it slept in meanwhile
     # Its stacks.
@@ -205,6 +208,17 @@ class RankView:
     @property
     def activity(self) -> Activity | None:
         return self.reading.activity if self.reading else None
+
+    def end_of_child(self, pid: int, at: float) -> ChildEnded | None:
+        """How a process below it ended that was missed at that time; None where it ended well, or nobody saw it."""
+        return next(
+            (
+                one
+                for when, one in reversed(self.child_ends)
+                if one.pid == pid and abs(when - at) < _SEEN_SECONDS
+            ),
+            None,
+        )
 
     def last_moved(self, channels: Iterable[str] = CHANNELS) -> float:
         return max((self.moved.get(channel, 0.0) for channel in channels), default=0.0)

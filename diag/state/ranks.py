@@ -15,6 +15,7 @@ from diag.model.observations import (
     CallHistory,
     CgroupMemory,
     CgroupPids,
+    ChildEnded,
     EnvironmentSeen,
     FlightRecorder,
     GpuSample,
@@ -251,6 +252,11 @@ class Ranks(Reducer, Mapping[int, RankView]):
             self._moves = None
             rank.see_exit(at, fact)
             self._note_activity(rank)
+
+    @takes(ChildEnded)
+    def _child_ended(self, at: float, fact: ChildEnded) -> None:
+        if (rank := self._of(fact)) is not None:
+            rank.see_child_end(at, fact)
 
     @takes(WorkerFailureReported)
     def _failure(self, at: float, fact: WorkerFailureReported) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from diag.agent.samplers.rank_context import RankContext
+from diag.agent.samplers.rank_suspicion import WaitSampler
 from diag.agent.samplers.rank_variables import VariableSampler, _Reported
 from diag.agent.samplers.sampler import Reporter
 from diag.model import Record
@@ -126,3 +129,30 @@ def test_rank_that_is_elsewhere_is_told_soon() -> None:
 
     assert told.is_due(rows(2, "0", "g"), 300.0)
     assert not told.is_due(rows(2, "0", "g"), 400.0)
+
+
+def test_children_and_others_that_the_rank_waits_for_are_read_first() -> None:
+    with Target(program(), plain_env()) as target:
+        sampler, _ = beside(target.pid)
+    rank = sampler.rank
+    rank.strangers, rank.awaited = ((70, 1), (71, 1), (72, 1)), frozenset((72, 12))
+    children = [(10, "python"), (11, "pt_data_worker"), (12, "sh")]
+
+    assert [pid for pid, _ in rank.by_turns(children)] == [12, 11, 10]
+    assert rank.strangers_by_turns(2) == ((72, 1), (70, 1))
+
+
+def test_whom_the_rank_waits_for_is_known_from_what_the_kernel_shows() -> None:
+    code = "import subprocess, sys\nchild = subprocess.Popen(['sleep', '900'])\nprint('ready', flush=True)\nchild.wait()"
+    with Target(code, plain_env()) as target:
+        sampler, _ = beside(target.pid)
+        waits = WaitSampler(sampler.rank)
+        until = time.monotonic() + 20.0
+        while len(sampler.rank.awaited) < 2 and time.monotonic() < until:
+            assert not waits.read_waits(0.05)
+        awaited = sampler.rank.awaited - {target.pid}
+        commands = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in awaited]
+        for pid in awaited:
+            os.kill(pid, signal.SIGKILL)
+
+    assert commands == ["sleep"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from diag.model.observations import Iteration, KernelLine, LogLine, ThreadStack
+from diag.model.observations import ChildEnded, Iteration, KernelLine, LogLine, ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.logs.output import read_text
 from tests.detectors.test_hang import steady
@@ -390,3 +390,30 @@ def test_exception_long_before_the_end_is_not_what_the_rank_ends_after() -> None
     ending(story)
 
     assert (story.hang().cause, "KeyError" in story.hang().summary) == ("teardown_blocked", False)
+
+
+@pytest.mark.parametrize(
+    ("end", "said", "advice"),
+    [
+        ((None, 14), " of SIGALRM", "one that the parent has set is not there in a process that was spawned"),
+        ((None, 9), " of SIGKILL", "short of memory"),
+        ((None, 15), " of SIGTERM", "somebody has sent it SIGTERM"),
+        ((None, 11), " of SIGSEGV", "PYTHONFAULTHANDLER=1"),
+        ((None, 65), " of signal 65", "its own lines"),
+        ((3, None), " with exit code 3", "its own lines"),
+        (None, "", "its own lines"),
+    ],
+)
+def test_end_of_a_worker_that_nobody_reported_is_told_as_the_kernel_has_it(
+    end: tuple[int | None, int | None] | None, said: str, advice: str
+) -> None:
+    story = steady()
+    go_on(story, 6.0, QUEUE, children=(5001, 5002, 5003))
+    if end is not None:
+        story.tell(ChildEnded(1, 5002, *end))
+        story.tell(ChildEnded(1, 5001, None, 6))  # another one
+    go_on(story, 40.0, QUEUE, children=(5001, 5003, 5004))
+
+    hang = story.hang()
+    assert f"its child process pid 5002 ended 40 s ago{said};" in hang.summary
+    assert advice in hang.advice and "SIGABRT" not in hang.summary

@@ -180,3 +180,34 @@ def test_last_lines_that_are_no_list_are_told() -> None:
     (fact,) = parsed({"pid": 1, "files": [], "last": 7})
 
     assert isinstance(fact, Unparsed)
+
+
+def test_output_of_a_process_that_is_waited_for_is_read_where_it_is_not_the_ranks(tmp_path: Path) -> None:
+    """A server whose output goes to a file of its own, and one that prints where the rank does."""
+    code = "import sys; print('ERROR slot 7 is lost', flush=True); sys.stdin.read()"
+    with (tmp_path / "rank.log").open("w") as out, (tmp_path / "server.log").open("w") as log:
+        rank, server, printer = (
+            subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=to, stderr=to)
+            for to in (out, log, out)
+        )
+        for name in ("rank.log", "server.log"):
+            while not (tmp_path / name).stat().st_size:
+                assert server.poll() is None and rank.poll() is None
+        found = []
+        for process in (server, printer):
+            reader = WrittenReader(process.pid, beside=rank.pid)
+            reader.find()
+            found.append(reader.last())
+        for process in (rank, server, printer):
+            process.communicate()
+
+    (fact,) = parsed(found[0])
+    assert isinstance(fact, LastLines) and (fact.file, fact.pid) == ("server.log", server.pid)
+    assert fact.lines == ("ERROR slot 7 is lost",) and found[1]["last"] == []
+
+
+def test_own_files_of_a_rank_name_no_process(job: Job) -> None:
+    reader = WrittenReader(job.process.pid)
+    reader.find()
+
+    assert {fact.pid for fact in parsed(reader.last()) if isinstance(fact, LastLines)} == {0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,10 +131,22 @@ class RankContext:
         self.children: list[tuple[int, str]] = []  # pid and name, as last read
         # pid and start in ticks of those that it waits for and that are none of the job's, as last read
         self.strangers: tuple[tuple[int, int], ...] = ()
+        self.awaited: frozenset[int] = (
+            frozenset()
+        )  # pids on the way from its main thread to the last one waited for
         # Pids. A rank that this one has started is no child of it: it has a sidecar of its own.
         self.other_ranks = frozenset(map(int, task.get("other_ranks", ())))
         self.memory = RankMemory(self.pid, reporter, self.gone)
         self._samplers: list[RankSampler] = []
+
+    def by_turns(self, children: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """In which its children are read: those that it waits for first, then workers of a DataLoader."""
+        return sorted(
+            children, key=lambda one: (one[0] not in self.awaited, one[1] != "pt_data_worker", one[0])
+        )
+
+    def strangers_by_turns(self, most: int) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(self.strangers, key=lambda one: one[0] not in self.awaited)[:most])
 
     def add(self, sampler: RankSampler) -> None:
         self._samplers.append(sampler)

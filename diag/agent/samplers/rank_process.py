@@ -7,8 +7,9 @@ import threading
 import time
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
+from diag.launch.runs import is_alive
 from diag.model import Payload
-from diag.sources.host import cgroup, exits, proc, shm
+from diag.sources.host import cgroup, child_exits, exits, proc, shm
 from diag.sources.host.process_tree import split_stat
 from diag.sources.logs import written
 from diag.sources.network import rdma_access
@@ -30,6 +31,28 @@ class ExitSampler(RankSampler):
         self.rank.memory.read_cgroup()  # the OOM counter of the moment of death
         self.reporter.record(exits.SOURCE, payload)
         self.rank.end()
+
+
+_LOOK_SECONDS = 2.0  # ours: for children that have come since
+_MOST_ENDS = 256  # of a run: a program that starts others by the thousand says nothing by how they end
+
+
+class ChildExitSampler(RankSampler):
+    """Waits for the ends of the rank's children that do not end well."""
+
+    name = what = "child exits"
+    sources = (child_exits.SOURCE,)
+
+    def run(self) -> None:
+        exits_of, left = child_exits.ChildExits(), _MOST_ENDS
+        try:
+            while left > 0 and not self.rank.gone.is_set():
+                exits_of.watch(pid for pid, _ in self.rank.children)
+                for payload in exits_of.ended(_LOOK_SECONDS)[:left]:
+                    left -= 1
+                    self.reporter.record(child_exits.SOURCE, payload)
+        finally:
+            exits_of.close()
 
 
 class ProcessSampler(RankSampler):
@@ -89,6 +112,7 @@ def _child_names(payload: Payload) -> list[tuple[int, str]]:
 _WRITTEN_SECONDS = 5.0
 _SEARCH_SECONDS = 10.0  # then twice as long each time: a logger's file is opened at the start
 _LONGEST_SEARCH_SECONDS = 300.0
+_MOST_STRANGERS = 4
 
 
 class WrittenSampler(RankSampler):
@@ -104,6 +128,7 @@ class WrittenSampler(RankSampler):
         super().__init__(rank, _WRITTEN_SECONDS)
         self._reader = written.WrittenReader(rank.pid)
         self._told_last = False  # under this suspicion
+        self._told_of: set[int] = set()  # others, which the rank waits for
         self._search_at = 0.0
         self._pause = _SEARCH_SECONDS
 
@@ -122,6 +147,23 @@ class WrittenSampler(RankSampler):
                 if (payload := self._reader.last())["last"]:
                     self.reporter.record(written.SOURCE, payload, time.monotonic() - now)
             self._told_last = self.rank.closer
+        if self.rank.closer:
+            self._tell_of_others()
+        else:
+            self._told_of.clear()
+
+    def _tell_of_others(self) -> None:
+        """What those end with that are none of the job's."""
+        for pid, ticks in self.rank.strangers_by_turns(_MOST_STRANGERS):
+            if pid in self._told_of:
+                continue
+            self._told_of.add(pid)
+            began = time.monotonic()
+            reader = written.WrittenReader(pid, beside=self.rank.pid)
+            with contextlib.suppress(OSError):
+                reader.find()
+                if (payload := reader.last())["last"] and is_alive(pid, ticks):
+                    self.reporter.record(written.SOURCE, payload, time.monotonic() - began)
 
 
 _FIRST_RDMA_SECONDS = (

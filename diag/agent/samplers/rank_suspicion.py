@@ -9,11 +9,13 @@ from pathlib import Path
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.launch.runs import start_ticks
-from diag.model import Payload
+from diag.model import Payload, Record
+from diag.model.observations.waits import WaitsRead
 from diag.sources import waits
 from diag.sources.collectives import flight_recorder
 from diag.sources.host import run as run_source
 from diag.sources.host.process_tree import read_process
+from diag.state.wait_chain import follow
 
 _CALM_SECONDS = 3600.0  # a suspicion wakes it
 _FIRST_SECONDS = 5.0  # what lasts is read again before it is reported
@@ -72,10 +74,22 @@ class WaitSampler(RankSampler):
                 for pid, row in payload["processes"].items()
                 if not row["job"] and int(pid) not in self.rank.other_ranks and (ticks := start_ticks(pid))
             )
+            self.rank.awaited = _awaited(payload)
             self.reporter.record(waits.SOURCE, payload, time.monotonic() - began)
             return ""
         finally:
             self._lock.release()
+
+
+def _awaited(payload: Payload) -> frozenset[int]:
+    """The processes for which the main thread waits, and for which those wait in turn."""
+    record = Record(waits.SOURCE, payload)
+    read = next((fact for fact in waits.parse(record) if isinstance(fact, WaitsRead)), None)
+    chain = follow(read, read.pid) if read is not None else None
+    if chain is None:
+        return frozenset()
+    last = chain.last.wait.pids
+    return frozenset((*(step.process.pid for step in chain.steps), *last))
 
 
 # Ours, in a suspicion: to the next question after each answer, and from then on. They end shortly before most of what lasts

@@ -23,7 +23,7 @@ _UNSUSPECTED_SECONDS = 3600.0  # until the hub orders otherwise
 _MOST_OWN = 8  # frames of a thread, the innermost
 _MOST_CALLED = 4  # through which a call of the program goes: wrappers, and what it meant
 _MOST_CHILDREN = 4
-_MOST_STRANGERS = 2
+_MOST_STRANGERS = 4
 _DEADLINE = 0.5
 
 
@@ -64,14 +64,13 @@ class VariableSampler(RankSampler):
                 self.reporter.record(variables.SOURCE, payload)
             return variables.explain(payload)[0]
         self._report(rank.pid, payload, began, paths)
-        # workers of a DataLoader first, as their stacks are read
-        children = sorted(rank.children, key=lambda child: (child[1] != "pt_data_worker", child[0]))
-        for pid, _ in children[:_MOST_CHILDREN]:
+        children = rank.by_turns(rank.children)[:_MOST_CHILDREN]
+        for pid, _ in children:
             began = time.monotonic()
             payload = self._memory.variables(pid, choose, variables.REDACT, _DEADLINE, parent_pid=rank.pid)
             if "failed" not in payload:
                 self._report(pid, payload, began)
-        strangers = rank.strangers[:_MOST_STRANGERS]  # none of the job's, which it waits for
+        strangers = rank.strangers_by_turns(_MOST_STRANGERS)  # none of the job's, which it waits for
         for pid, ticks in strangers:
             began = time.monotonic()
             payload = self._memory.variables(pid, choose, variables.REDACT, _DEADLINE, parent_pid=rank.pid)

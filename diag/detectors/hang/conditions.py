@@ -74,6 +74,26 @@ def compares_exactly(head: str) -> bool:
     return isinstance(inner, ast.Compare) and len(inner.ops) == 1 and isinstance(inner.ops[0], wanted)
 
 
+def sides(head: str, values: Mapping[str, str]) -> tuple[float, float] | None:
+    """What a `while` compares, where it is two numbers that are known.
+
+    >>> sides("while left != 0:", {"left": "-9"}), sides("while not i == len(rows):", {"i": "7", "rows": "[1, 2]"})
+    ((-9, 0), (7, 2))
+    >>> sides("while left != 0 and room:", {"left": "-9"}), sides("while left != end:", {"left": "3"})
+    (None, None)
+    """
+    inner = parsed_condition(head)
+    while isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
+        inner = inner.operand
+    if not isinstance(inner, ast.Compare) or len(inner.comparators) != 1:
+        return None
+    try:
+        left, right = (_value(node, values)[0] for node in (inner.left, inner.comparators[0]))
+    except _Unknown:
+        return None
+    return (left, right) if all(type(one) in (int, float) for one in (left, right)) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """`clock`: time or monotonic. `at`: what it says when the loop is left. `latest`: something else beside the clock is

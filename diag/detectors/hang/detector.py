@@ -17,6 +17,8 @@ from diag.detectors.hang.counted_rounds import with_counted_rounds
 from diag.detectors.hang.endless_waits import with_endless_wait
 from diag.detectors.hang.event_loop import with_tasks
 from diag.detectors.hang.evidence import evidence_of
+from diag.detectors.hang.exceptions import with_exceptions
+from diag.detectors.hang.far_ends import with_far_ends
 from diag.detectors.hang.first_difference import with_first_difference
 from diag.detectors.hang.generations import with_generations
 from diag.detectors.hang.grounds import grounds_of
@@ -54,6 +56,7 @@ from diag.detectors.hang.store_keys import with_store_keys
 from diag.detectors.hang.text_causes import with_text
 from diag.detectors.hang.time_limits import with_deadline, with_known_end, with_told_sleep
 from diag.detectors.hang.unordered_calls import with_unordered_calls
+from diag.detectors.hang.unread_answers import with_unread_answer
 from diag.detectors.hang.variables import with_variables
 from diag.detectors.hang.verdict import Verdict, others
 from diag.detectors.memory.stall import waits_for
@@ -293,7 +296,9 @@ def judge(
     verdict = with_lock_file(with_counted_rounds(with_first_difference(verdict, job), job), job)
     verdict = with_text(with_counted_files(with_reached_limit(verdict, job), job), job)
     verdict = with_deadline(with_told_sleep(with_lock_circle(verdict, job), job, now), job, now)
-    verdict = with_ray(with_shared_output(with_ended_ranks(verdict, job), job), job)
+    verdict = with_unread_answer(with_exceptions(verdict, job), job)
+    verdict = with_shared_output(with_ended_ranks(verdict, job), job)
+    verdict = with_ray(with_far_ends(verdict, joined.outcries, job), job)
     if busy and verdict.klass not in _ELSEWHERE:
         return None  # work that diag knows, and that goes on
     verdict = replace(verdict, busy=verdict.busy or busy)

@@ -21,6 +21,7 @@ from diag.detectors.hang.endless_processes import (
 )
 from diag.detectors.hang.own_locks import holder_of
 from diag.detectors.hang.scene import Endless, Scene, scene_of
+from diag.detectors.hang.shared_locks import semaphores_in_turn
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.detectors.hang.wait_text import format_wait
 from diag.model import numbered
@@ -41,7 +42,7 @@ _LATE = (
     "exception_before_shutdown",
 )  # whose exception is the cause, and which only the words of others complete
 # Of a wait that nobody is left to end, by what is waited for.
-NOBODY = {
+NOBODY: dict[str, str] = {
     "queue_get": "nobody_puts",
     "queue_put": "nobody_takes",
     "event": "nobody_sets",
@@ -199,6 +200,7 @@ def _queue_is_joined(scene: Scene) -> Endless | None:
     ]
     if not takers:
         words = "no thread is left that takes from that queue"
+        words = " and ".join(filter(None, (words, scene.kept_exception())))
         return Endless("nobody_takes", words, chain=scene.leads_on)
     words = f"nothing is left in that queue: {_some(scene, takers)}"
     return Endless("task_done_missing", words, True, scene.leads_on, tuple(takers))
@@ -273,7 +275,7 @@ def _some(scene: Scene, tids: list[int]) -> str:
 _RULES = (
     _rpc_threads_are_taken, _pool_waits_for_itself, _event_loop_is_blocked, _lock_of_the_program, _queue_is_joined,
     _inherited, _thread_at_the_end, joined_before_drained, queue_without_reader, lock_of_a_dead_process, message_cut_off,
-    full_channel,
+    full_channel, semaphores_in_turn,
     circle_of_pipes, lock_left_to_a_fork, pipe_kept_open, in_a_peer,
     _full_queue_beside, _nobody_is_left,
 )  # fmt: skip

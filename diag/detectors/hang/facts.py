@@ -18,7 +18,7 @@ from diag.detectors.hang.rank_wait import (
     classify_rank,
 )
 from diag.detectors.hang.verdict import Verdict, format_who
-from diag.detectors.hang.wait_text import thread_of
+from diag.detectors.hang.wait_text import format_chain, format_wait, thread_of
 from diag.knowledge.checkpoint_args import named_paths
 from diag.knowledge.flags import workers_flag
 from diag.model import numbered
@@ -252,11 +252,15 @@ def _process_of(other: Step | Party) -> str:
 
 
 def _above(verdict: Verdict, job: JobView) -> str:
-    """Where the sentence says what the other one does: not of a rank that has not appeared, nor of a chain that ends
-    with the rank's own wait."""
-    chain = verdict.chain
-    said = chain is not None and len(chain.steps) > 1 and job.ranks.known(verdict.culprits[:1])
-    return " (above)" if said and isinstance(_other(verdict, job), Step) else ""
+    """Where the sentence says what the other one does: of a rank that has not appeared it says that alone."""
+    other, chain = _other(verdict, job), verdict.chain
+    if other is None or chain is None or not verdict.culprits or verdict.culprits[0] not in job.ranks:
+        return ""
+    pid = other.process.pid if isinstance(other, Step) else other.pid
+    told = isinstance(other, Step) and f", which {format_wait(other)}" in format_chain(
+        chain, "it", verdict.cause
+    )
+    return " (above)" if told or f"pid {pid} is in " in verdict.words else ""
 
 
 def _pid(verdict: Verdict, job: JobView) -> str:

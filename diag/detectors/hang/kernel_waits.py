@@ -133,7 +133,7 @@ def with_kernel_waits(verdict: Verdict, job: JobView) -> Verdict:
         if chain is named_none:
             return _of_class(rank, verdict, with_enders(verdict, rank, job.run.cwd, chain, found), chain)
     cause = kernel_cause(chain)
-    if not cause and not chain.stays_in_job and chain.behind is None:
+    if not cause and not chain.stays_in_job and chain.behind is None and chain.last.wait.shared is None:
         return verdict
     described = replace(verdict, chain=chain).noted(*_what_comes(rank, chain))
     if not cause or not explains(cause, chain, verdict.cause, is_open=_is_open(verdict)):
@@ -186,7 +186,8 @@ def _stuck_child(rank: RankView, chain: Chain | None, verdict: Verdict, job: Job
 def _of_class(rank: RankView, before: Verdict, verdict: Verdict, chain: Chain) -> Verdict:
     """Of another cause than before: the class that this one has, and the wait that shows it."""
     if verdict.cause == before.cause:
-        return replace(verdict, chain=chain) if verdict.words != before.words else verdict
+        says_more = verdict.words != before.words or chain.last.wait.shared is not None
+        return replace(verdict, chain=chain) if says_more else verdict
     klass, known = verdict.klass, entry_of(verdict.cause).classes
     if len(known) == 1:
         klass = known[0]

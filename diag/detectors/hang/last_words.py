@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from diag.detectors.echoed_errors import CASCADE
+from diag.detectors.hang.ended_words import format_end
 from diag.detectors.hang.kernel_causes import kernel_cause
 from diag.detectors.hang.kernel_waits import lasting_wait
 from diag.detectors.hang.outcries import Outcry
@@ -161,7 +162,7 @@ def _ended_worker(rank: RankView, heard: list[Outcry], since: float, now: float)
         "",
     )
     when = f"{format_seconds(max(0.0, now - at))} ago"
-    return f"its {role} pid {pid} ended {when}{of or _limited(rank)}"
+    return f"its {role} pid {pid} ended {when}{of or format_end(rank, pid, at) or _limited(rank)}"
 
 
 def _limited(rank: RankView) -> str:

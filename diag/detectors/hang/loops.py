@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from diag.detectors.hang.conditions import COUNT, compares_exactly, outcome
+from diag.detectors.hang.conditions import COUNT, compares_exactly, outcome, sides
 from diag.detectors.hang.partings import ahead_of, ways_out
 from diag.detectors.hang.verdict import Verdict, format_who
 from diag.model.observations import Block, ProgramPlace
@@ -27,6 +27,11 @@ FITS = (
     "What the loop draws from has nothing that fits, so it draws for ever: choose among what fits, and raise an error where there "
     "is nothing, with the limit and what there was. See why this rank alone has nothing that does."
 )
+PASSED = (
+    "The loop shown ends only where the two that it compares are equal, and what it counts moves away from that: compare with `<` "
+    "or `>`, and see with which value it began."
+)
+_STEP = re.compile(r"[\w.]+ [+-]= \d+(?:\.\d+)?")
 _FEW = 100  # items that a loop of work may well add
 
 
@@ -53,6 +58,23 @@ def stays_as_it_is(names: Sequence[str], steady: Steady) -> str:
         return ""
     over = f"in {steady.readings} readings over {format_seconds(steady.at - steady.since)}"
     return f"nothing that its condition reads has changed {over}"
+
+
+def passes_its_end(loop: Block, values: Mapping[str, str], before: Mapping[str, str]) -> str:
+    """Of a loop until two numbers are equal, one of which changes by a fixed number at a time: "`left` went from -40 to -9071
+    between two readings, away from the 0 at which the loop ends"."""
+    if not compares_exactly(loop.text) or not loop.deciding or not all(map(_STEP.fullmatch, loop.deciding)):
+        return ""
+    now, then = (sides(loop.text, of) for of in (values, before))
+    if now is None or then is None:
+        return ""
+    (left, right), (left_before, right_before) = now, then
+    gap, gap_before = left - right, left_before - right_before
+    moved = list(dict.fromkeys(one.split(" ")[0] for one in loop.deciding))
+    if gap * gap_before <= 0 or abs(gap) <= abs(gap_before) or len(moved) != 1 or moved[0] not in values:
+        return ""
+    end = right if left != left_before else left
+    return f"`{moved[0]}` went from {before[moved[0]]} to {values[moved[0]]}, away from the {end:g} at which the loop ends"
 
 
 def why_unchanged(place: ProgramPlace | None, values: Mapping[str, str], verdict: Verdict) -> str:

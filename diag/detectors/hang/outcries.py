@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from diag.detectors.last_words import native
-from diag.knowledge.tracebacks import FRAME, OF_LAUNCHER, PREFIX
-from diag.model.observations import KernelLine, LogLine, ProcessTree
+from diag.knowledge.tracebacks import FRAME, OF_LAUNCHER, PLACE, PREFIX
+from diag.model.observations import Frame, KernelLine, LogLine, ProcessTree
 
 # CPython 3.8-3.14, threading.excepthook and multiprocessing.Process._bootstrap, each above its traceback:
 #   Exception in thread Thread-3 (upload):
@@ -38,6 +38,7 @@ _KEPT = 64
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
 _LONGEST = 300
 _READ = 2000  # of a line
+_MOST_FRAMES = 64  # the outermost
 _READINGS = 4  # of what each rank wrote
 _LATE_SECONDS = 1.0  # a line is read a moment after it was written
 
@@ -56,6 +57,7 @@ class Outcry:
     size: int  # characters of the whole
     may: set[int] = field(default_factory=set)
     read: set[int] = field(default_factory=set)
+    frames: tuple[Frame, ...] = ()  # of its traceback, outermost first
 
     def by(self, rank: int) -> bool:
         """By this rank, for sure."""
@@ -74,6 +76,7 @@ class _Block:
     size: int = 0
     open_for: int = _STRANGERS
     framed: bool = False
+    frames: list[Frame] = field(default_factory=list)
     replaces: Outcry | None = None  # what was raised before it, and handled
 
 
@@ -129,6 +132,8 @@ class Outcries:
         block.size += len(text) + 1
         if FRAME.match(text):
             block.framed, block.open_for = True, _STRANGERS
+            if (found := PLACE.search(text)) is not None and len(block.frames) < _MOST_FRAMES:
+                block.frames.append(Frame(found["function"], found["file"], int(found["line"])))
         elif block.framed and _RAISED.match(text):
             del self._blocks[key]
             if not any(name in text for name in OF_LAUNCHER):
@@ -145,7 +150,9 @@ class Outcries:
         error = error if len(error) <= _LONGEST else f"{error[: _LONGEST - 3]}..."
         if block.replaces is not None and block.replaces in self._seen:
             self._seen.remove(block.replaces)
-        self._last[key] = Outcry(at, key[0], block.kind, block.name, error, block.size)
+        self._last[key] = Outcry(
+            at, key[0], block.kind, block.name, error, block.size, frames=tuple(block.frames)
+        )
         self._seen.append(self._last[key])
 
     def _read(self, at: float, fact: ProcessTree) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from diag.detectors.hang.ended_words import format_end
 from diag.detectors.hang.kernel_waits import job_around, lasting_wait
+from diag.detectors.hang.raised import format_kept
 from diag.detectors.hang.verdict import Verdict
 from diag.model.observations import ThreadStack
 from diag.model.observations.waits import ProcessWaits
@@ -173,7 +175,7 @@ class Scene:
         if not ended:
             return ""
         at, pid = ended[-1]
-        return f"its child process pid {pid} ended {_when(at, since)}"
+        return f"its child process pid {pid} ended{format_end(self.rank, pid, at)} {_when(at, since)}"
 
     def ended_thread(self) -> str:
         """The last of the rank's own threads that ended, where that was the only one of late: "its thread prefetch ended 7 s
@@ -190,14 +192,17 @@ class Scene:
         return f"its thread {name} ended {'about when it stopped moving' if close else _when(at, since)}"
 
     def kept_exception(self) -> str:
-        """What an object keeps whose method waits: "`self.error` is a JSONDecodeError: Expecting value"."""
+        """What an object keeps whose method waits: "`self.error` keeps the exception JSONDecodeError: Expecting value, raised
+        in Reader.load (reader.py:31)"."""
         read = self.job.program.variables(self.rank.rank, self.process.pid)
         own = self.wait.own if self.wait is not None else None
         for frame in read.frames if read is not None and own is not None else ():
             place = (frame.thread_id, frame.file, frame.function)
             if own is None or frame.called or place != (self.last.thread.tid, own.file, own.function):
                 continue
-            for one in frame.variables:
+            if (kept := next((one for one in frame.raised if "." in one.name), None)) is not None:
+                return format_kept(kept, self.cwd)
+            for one in frame.variables:  # as earlier versions recorded it
                 found = _EXCEPTION.fullmatch(one.text)
                 if found is not None and "." in one.name:
                     said = f": {found['text']}" if found["text"] else ""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.detectors.hang.loops import (
     FITS,
+    PASSED,
     gets_nowhere,
     growing,
+    loop_named,
     nothing_fits,
+    passes_its_end,
     stays_as_it_is,
     why_unchanged,
     with_condition_met_before,
@@ -125,11 +128,16 @@ def with_variables(verdict: Verdict, job: JobView) -> Verdict:
     clauses = [verdict.words, _at_its_line(shown, verdict, differs) if shown is not None else "", clause]
     if shown is not None and verdict.is_of("loop"):
         first = job.program.first_variables(rank.rank, read.pid, shown.frame)
-        grows = growing(shown.values, _values(first)) if first is not None else ""
+        before = values_of(first) if first is not None else {}
+        loop = loop_named(shown.place, verdict)
+        passed = passes_its_end(loop, shown.values, before) if loop is not None else ""
+        grows = passed or growing(shown.values, before)
         steady = job.program.steady(rank.rank, read.pid, shown.frame)
-        read_by = _read_by(shown.values, _head(shown, verdict)) if verdict.cause == "loops" else ()
-        stays = stays_as_it_is(read_by, steady) if steady is not None and not grows else ""
+        asked = read_by(shown.values, _head(shown, verdict)) if verdict.cause == "loops" else ()
+        stays = stays_as_it_is(asked, steady) if steady is not None and not grows else ""
         clauses.append(grows or stays)
+        if passed:
+            verdict = replace(verdict, origin=PASSED)
         if stays and (why := why_unchanged(shown.place, shown.values, verdict)):
             clauses.append(why)
             verdict = gets_nowhere(verdict)
@@ -171,29 +179,29 @@ def _places(
 ) -> Iterator[_Place]:
     """Innermost first, where the rank still is in the functions in which it was when they were read."""
     for frame in list(reversed(path_of(thread)))[:_OUTWARDS]:
-        there = [one for one in read if _is_same_function(one, frame)]
+        there = [one for one in read if is_same_function(one, frame)]
         if not there:
             continue
         here = [one for one in there if (one.line, one.thread_id) == (frame.line, thread.thread_id)]
         found = (here or there)[0]  # of one that goes round, at another line of the same function
-        values = _values(found)
+        values = values_of(found)
         places = [program.at(frame)]
         elsewhere: dict[int, Mapping[str, str]] = {}
         level = True
         for other, (of_other, whole) in compared.items():
-            same = next((one for one in of_other if _is_same_function(one, frame)), None)
+            same = next((one for one in of_other if is_same_function(one, frame)), None)
             at = next(
                 (one for one in path_of(whole) if (one.file, one.function) == (frame.file, frame.function)),
                 None,
             )
             if same is not None and at is not None:
-                elsewhere[other] = _values(same)
+                elsewhere[other] = values_of(same)
                 level = level and at.line == frame.line
                 places.append(program.at(at))
         place = places[0]
         texts = (place.text, *(block.text for block in place.inside)) if place is not None else ()
-        line = _read_by(values, texts[:1])
-        conditions = _read_by(values, [text for place in places for text in _conditions(place)])
+        line = read_by(values, texts[:1])
+        conditions = read_by(values, [text for place in places for text in _conditions(place)])
         yield _Place(found, values, texts, line, conditions, elsewhere, level, place)
 
 
@@ -207,11 +215,11 @@ def _of_others(others: Sequence[int], job: JobView) -> Compared:
     return found
 
 
-def _is_same_function(read: FrameVariables, frame: Frame) -> bool:
+def is_same_function(read: FrameVariables, frame: Frame) -> bool:
     return not read.called and (read.file, read.function) == (frame.file, frame.function)
 
 
-def _values(frame: FrameVariables) -> dict[str, str]:
+def values_of(frame: FrameVariables) -> dict[str, str]:
     return {one.name: one.text for one in frame.variables}
 
 
@@ -228,7 +236,7 @@ def _conditions(place: ProgramPlace | None) -> Iterator[str]:
         )
 
 
-def _read_by(values: Mapping[str, str], texts: Sequence[str]) -> tuple[str, ...]:
+def read_by(values: Mapping[str, str], texts: Sequence[str]) -> tuple[str, ...]:
     """The variables that these statements name."""
     found = []
     for text in texts:
@@ -253,13 +261,13 @@ def _chosen(place: _Place, apart: Sequence[str], *, innermost: bool) -> list[str
         for name in apart
         if innermost or len(place.values[name]) <= _LONGEST_ARGUMENT or "Path(" in place.values[name]
     ]
-    shown = [name for name in (*named, *apart) if not _says_little(place.values[name])]
+    shown = [name for name in (*named, *apart) if not says_little(place.values[name])]
     if innermost:
         shown += [name for name, text in place.values.items() if not text.startswith("<") or " of " in text]
     return list(dict.fromkeys(shown))[:_MOST_SHOWN]
 
 
-def _says_little(text: str) -> bool:
+def says_little(text: str) -> bool:
     """A type, and nothing else."""
     return text.startswith("<") and "=" not in text and " of " not in text and ": " not in text
 
@@ -347,7 +355,7 @@ def _apart(name: str, place: _Place, rank: int) -> str:
     for other, values in place.elsewhere.items():
         if name in values:
             texts.setdefault(values[name], []).append(other)
-    parts = [f"{_brief(text)} on {format_ranks(tuple(sorted(of)))}" for text, of in texts.items()]
+    parts = [f"{brief(text)} on {format_ranks(tuple(sorted(of)))}" for text, of in texts.items()]
     return (
         f"`{name}` was {', '.join(parts[:-1])} and {parts[-1]} when read" if len(parts) <= _MOST_APART else ""
     )
@@ -358,9 +366,9 @@ def _head(place: _Place, verdict: Verdict) -> list[str]:
     return [text for text in place.texts[1:] if f"the loop `{text}`" in verdict.words]
 
 
-def _brief(text: str) -> str:
+def brief(text: str) -> str:
     """
-    >>> _brief("PosixPath('/runs/ready')"), _brief("timedelta(seconds=3)")
+    >>> brief("PosixPath('/runs/ready')"), brief("timedelta(seconds=3)")
     ("'/runs/ready'", 'timedelta(seconds=3)')
     """
     inner = text.partition("(")[2].removesuffix(")")
@@ -372,21 +380,26 @@ def _at_its_line(place: _Place, verdict: Verdict, differs: str) -> str:
     line = place.texts[0] if place.texts else ""
     loop = any(f"the loop `{text}`" in verdict.words for text in place.texts[1:])
     goes_round = any(text.startswith("while ") for text in place.texts[1:])
-    head = _read_by(place.values, _head(place, verdict))
+    head = read_by(place.values, _head(place, verdict))
     names = dict.fromkeys((*head, *place.named)) if goes_round else place.line
-    known = [
-        _count(name, text) or f"`{name}` was {text}"
-        for name in names
-        if name != differs and (text := _brief(place.values[name])) != _HIDDEN and not _says_little(text)
-        if name in place.conditions or "=" not in text or not text.startswith("<")
-        if len(text) <= _LONGEST_IN_WORDS
-    ]
+    known = in_words([name for name in names if name != differs], place.values, place.conditions)
     if not known:
         return ""
     where = "" if loop or f"`{line}`" in verdict.words else f"its line is `{line}`, "
     most = max(_MOST_IN_WORDS, min(len(head), _MOST_OF_LOOP)) if verdict.cause == "loops" else _MOST_IN_WORDS
     *first, last = known[:most]
     return f"{where}{', '.join(first)}{' and ' if first else ''}{last} when read"
+
+
+def in_words(names: Iterable[str], values: Mapping[str, str], conditions: Sequence[str]) -> list[str]:
+    """Each that can be told in a few words: "`left` was 3". Objects only of `conditions`."""
+    return [
+        _count(name, text) or f"`{name}` was {text}"
+        for name in names
+        if (text := brief(values[name])) != _HIDDEN and not says_little(text)
+        if name in conditions or "=" not in text or not text.startswith("<")
+        if len(text) <= _LONGEST_IN_WORDS
+    ]
 
 
 def _count(name: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from diag.detectors.hang.kernel_causes import is_closed
 from diag.model.observations.waits import Party, ThreadWait, Wait
@@ -104,7 +105,9 @@ def _receive(wait: Wait, step: Step) -> str:
         return f"{text} (fd {wait.fd}){_not_accepted(wait, step)}"
     if wait.others:
         text += f", {_parties(wait, step)}"
-    if wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
+    if wait.peer_unread_bytes and wait.fd >= 0:
+        text += f" (fd {wait.fd}; {format_bytes(wait.peer_unread_bytes)} sent there lie unread)"
+    elif wait.received_bytes == 0:  # of such a connection the kernel's time is that of its beginning
         text += f" (fd {wait.fd}; no byte has come on this connection yet)"
     elif wait.silent_seconds is not None:
         text += f" (fd {wait.fd}; the last byte came {format_seconds(wait.silent_seconds)} ago)"
@@ -146,6 +149,13 @@ def _mutex(wait: Wait, step: Step) -> str:
     if wait.dead_end == "owner_ended":
         return f"waits for a lock that nobody can release: {wait.reason or 'its owner'}, which has ended"
     return f"waits for a lock held by {_parties(wait, step)}" if wait.others else "waits for a lock"
+
+
+def _semaphore(wait: Wait, step: Step) -> str:
+    text = f"waits for a lock between processes ({wait.path or 'unnamed'}"
+    if wait.shared is None:
+        return f"{text})"
+    return f"{text}, in memory that {_parties(replace(wait, others=wait.shared.by), step)} has too)"
 
 
 def _pipe(text: str, others: str, wait: Wait, step: Step) -> str:
@@ -240,7 +250,7 @@ _FORMATS: dict[str, Callable[[Wait, Step], str]] = {
     "join": lambda wait, step: f"waits for {_parties(wait, step) or 'a thread'} to end",
     "mutex": _mutex,
     "gil": lambda wait, step: _held("waits for Python's interpreter lock", wait, step),
-    "semaphore": lambda wait, step: f"waits for a lock between processes ({wait.path or 'unnamed'})",
+    "semaphore": _semaphore,
     "condition": lambda wait, step: _condition(wait),
     "pipe_read": lambda wait, step: _pipe("reads from a ", "can write to|may write to", wait, step),
     "pipe_write": lambda wait, step: _pipe("writes to a full ", "can read|does not read", wait, step),

@@ -68,14 +68,14 @@ _FACTS = {
         RayProcess RayDemand RayDeath RaySeen
     """,
     "run": """
-        RunStarted RunEnded EvidenceKept RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited
+        RunStarted RunEnded EvidenceKept RankFound RankWithdrawn RankShared Agent AgentsSeen RankExited ChildEnded
         WorkerFailureReported WorkerNamed Interrupted SamplingGap EnvironmentSeen AttemptBegan Acted PastAttempt StartedAgain
         LogsEnded EndUnknown JournalCutOff SnapshotTaken SoftwareSeen
         StoreTried StoreWaited
     """,
     "stacks": """
         Frame Exchange ThreadStack StackSample NativeFramesRead Block Leave Link Meaning Origin Answer ProgramPlace Statement
-        ProgramRead StarterSeen Variable FrameVariables AsyncTask Mark Reached Folder Mapped VariablesRead
+        ProgramRead StarterSeen Variable Raised FrameVariables AsyncTask Mark Reached Folder Mapped VariablesRead
     """,
 }
 _HOMES = {name: module for module, names in _FACTS.items() for name in names.split()}

@@ -22,11 +22,13 @@ class LogLine(Observation):
 
 @dataclass(frozen=True, slots=True)
 class LinesWritten(Observation):
-    """The last lines that a rank wrote into a file of its own, at `written_at` by that file."""
+    """The last lines that a rank wrote into a file of its own, at `written_at` by that file. `pid`: of a process that it
+    waits for, 0 for its own."""
 
     file: str
     lines: tuple[str, ...]
     written_at: float
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class LastLines(Observation):
     file: str
     lines: tuple[str, ...]
     written_at: float
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

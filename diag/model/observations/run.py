@@ -97,6 +97,15 @@ class RankExited(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class ChildEnded(Observation):
+    """A process below the rank ended of this signal, or with this exit code, which is not 0."""
+
+    pid: int
+    exit_code: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailureReported(Observation):
     """torchelastic's own table named a rank as failed (exit code negative for signals)."""
 

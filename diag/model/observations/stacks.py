@@ -266,8 +266,19 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that is there: by its `name` what is, or keeps, it ("self.error"), its class and text, and the frames
+    that it has come through, outermost first."""
+
+    name: str
+    error: str
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FrameVariables:
-    """Of one frame. `called`: a library's function, of which only the arguments are reported."""
+    """Of one frame. `called`: a library's function, of which only the arguments are reported. `raised`: exceptions among
+    its variables, and such as these keep."""
 
     thread_id: int
     function: str
@@ -275,6 +286,7 @@ class FrameVariables:
     line: int
     called: bool
     variables: tuple[Variable, ...]
+    raised: tuple[Raised, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +346,8 @@ class Mapped:
 @dataclass(frozen=True, slots=True)
 class VariablesRead(Observation):
     """Of one process, frames outermost first within a thread. `tasks`: where a thread of it is in an event loop;
-    `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known."""
+    `tasks_left_out`: how many more it has. `monotonic`, `time`: what the host's clocks said then; 0.0 for not known.
+    `handled`: by its thread, the exception in whose handler that is."""
 
     pid: int
     frames: tuple[FrameVariables, ...]
@@ -346,3 +359,4 @@ class VariablesRead(Observation):
     reached: tuple[Reached, ...] = ()
     folders: tuple[Folder, ...] = ()
     mapped: tuple[Mapped, ...] = ()
+    handled: tuple[tuple[int, Raised], ...] = ()

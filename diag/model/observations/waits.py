@@ -23,6 +23,17 @@ class Party:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """Where a lock between processes lies: in which memory (device and inode), how far from its beginning, and who else has that
+    memory mapped. `whole`: of the processes near it all were looked at."""
+
+    memory: str
+    offset: int
+    by: tuple[Party, ...]
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """`kind`: what is waited for:
 
@@ -55,6 +66,7 @@ class Wait:
     received_bytes: int | None = None  # that ever came over a TCP socket
     unread_bytes: int = 0
     unsent_bytes: int = 0
+    peer_unread_bytes: int = 0  # that came to the other end and were not read there
     not_accepted: int = (
         0  # connections in the queue of `others`' socket that nobody has accepted, this one among them
     )
@@ -66,6 +78,7 @@ class Wait:
     others: tuple[Party, ...] = ()  # who could end it
     dead_end: str = ""
     reason: str = ""
+    shared: Shared | None = None  # of a semaphore
     forked: bool = False  # of who is alone: it is a copy of its parent, without the parent's other threads
     taken_by: int = (
         0  # of a lock on a file: the pid that took it, and may have left it to a fork; 0: not known

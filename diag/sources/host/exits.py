@@ -67,6 +67,10 @@ class ExitWatch:
             status = self._ask_pidfd() if self._stat is None else None
             self._answer = self._payload(status, "gone before it was watched" if status is None else "pidfd")
 
+    def fileno(self) -> int | None:
+        """Of a descriptor that is ready once it has ended; None where the kernel has none, or it is known to be gone."""
+        return self._pidfd if self._answer is None else None
+
     def close(self) -> None:
         for fd in (self._pidfd, self._stat):
             if fd is not None:
@@ -152,6 +156,16 @@ class ExitWatch:
         return {"pid": self.pid, "status": status, "how": how}
 
 
+def how_ended(status: int) -> tuple[int | None, int | None]:
+    """Exit code and signal, one of them, of the wait status of wait(2).
+
+    >>> how_ended(0x0E), how_ended(0x8B), how_ended(0x300)
+    ((None, 14), (None, 11), (3, None))
+    """
+    signal = status & 0x7F or None  # the bit above says that a core was dumped
+    return (None, signal) if signal else (status >> 8 & 0xFF, None)
+
+
 def parse(record: Record) -> Iterator[Observation]:
     """One RankExited; `status` is the raw wait status of wait(2). What a log reported has `ended` and `last` too."""
     payload = record.payload
@@ -161,8 +175,7 @@ def parse(record: Record) -> Iterator[Observation]:
     status = payload.get("status")
     exit_code = signal = None
     if isinstance(status, int) and 0 <= status <= 0xFFFF:
-        signal = status & 0x7F or None  # the bit above says that a core was dumped
-        exit_code = None if signal else status >> 8
+        exit_code, signal = how_ended(status)
     elif status is not None:
         yield Unparsed(record.rank, SOURCE, "no wait status", str(status)[:200])
     ended, last = payload.get("ended"), payload.get("last")

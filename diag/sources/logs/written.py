@@ -1,4 +1,5 @@
-"""Text that a rank writes into files of its own, beside what it prints: a log of its logger, numbers as JSON lines.
+"""Text that a rank writes into files of its own, beside what it prints: a log of its logger, numbers as JSON lines. And
+that of a process that it waits for, which may print into a file.
 
 They are found among its open files, so no path is guessed; what it opens anew for each line is not seen. Of each only
 the last lines are read, as the rank's own user, and none that is no text.
@@ -40,8 +41,10 @@ class _File:
 class WrittenReader:
     """`find` looks for such files, `sample` reads what came since."""
 
-    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int, proc: Path = Path("/proc"), *, beside: int = 0) -> None:
+        """`beside`: a rank that waits for this process, and whose output is known."""
         self.pid = pid
+        self._beside = beside
         self._proc = proc
         self._base = f"{proc}/{pid}"
         self._files: dict[tuple[int, int], _File] = {}
@@ -50,7 +53,8 @@ class WrittenReader:
 
     def find(self) -> None:
         """Raises OSError where the process is gone, or may not be looked at."""
-        printed = {found for number in _PRINTED if (found := self._stat(number)) is not None}
+        of = self._beside or self.pid
+        printed = {found for number in _PRINTED if (found := self._stat(number, of)) is not None}
         keep = {(found.st_dev, found.st_ino) for found in printed}
         for number in os.listdir(f"{self._base}/fd")[:_MOST_DESCRIPTORS]:
             if len(self._files) >= _MOST_FILES:
@@ -58,7 +62,7 @@ class WrittenReader:
             # a link of /proc costs no look at the file's own file system
             target = self._link(number)
             if (
-                number in _PRINTED
+                (number in _PRINTED and not self._beside)
                 or not target.startswith("/")
                 or target.startswith(("/dev/", "/proc/", "/sys/"))
             ):
@@ -98,13 +102,15 @@ class WrittenReader:
             if found is not None and (found.st_dev, found.st_ino) == key:
                 lines = self._lines(file.number, max(0, found.st_size - _TAIL_BYTES), found.st_size)
                 rows.append({"file": file.name, "lines": lines, "written": found.st_mtime})
-        return {"pid": self.pid, "files": [], "last": [row for row in rows if row["lines"]]}
+        other = {"other": True} if self._beside else {}
+        return {"pid": self.pid, "files": [], "last": [row for row in rows if row["lines"]], **other}
 
     # -- one descriptor -----------------------------------------------------------------------------------
 
-    def _stat(self, number: str) -> os.stat_result | None:
+    def _stat(self, number: str, pid: int = 0) -> os.stat_result | None:
+        base = f"{self._proc}/{pid}" if pid else self._base
         try:
-            return os.stat(f"{self._base}/fd/{number}")  # noqa: PTH116 - of what the descriptor is
+            return os.stat(f"{base}/fd/{number}")  # noqa: PTH116 - of what the descriptor is
         except OSError:
             return None
 
@@ -151,7 +157,8 @@ class WrittenReader:
 
 
 def parse(record: Record) -> Iterator[Observation]:
-    """Payload: {"pid": int, "files": [{"file": str, "lines": [str, ...], "written": float}, ...], "last": the same?}."""
+    """Payload: {"pid": int, "files": [{"file": str, "lines": [str, ...], "written": float}, ...], "last": the same?,
+    "other"?: it is no rank's}."""
     payload = record.payload
     files = payload.get("files") if isinstance(payload, dict) else None
     last = payload.get("last", []) if isinstance(payload, dict) else None
@@ -166,4 +173,7 @@ def parse(record: Record) -> Iterator[Observation]:
                 yield Unparsed(record.rank, SOURCE, "a file without lines or time", repr(file)[:200])
                 continue
             texts = tuple(str(line)[:_MOST_LINE_CHARS] for line in lines[-_LAST_LINES:])
-            yield kind(record.rank, str(file.get("file", ""))[:300], texts, float(written))
+            pid = (
+                payload["pid"] if payload.get("other") is True and isinstance(payload.get("pid"), int) else 0
+            )
+            yield kind(record.rank, str(file.get("file", ""))[:300], texts, float(written), pid)

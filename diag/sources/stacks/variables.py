@@ -19,6 +19,7 @@ from diag.model.observations import (
     Frame,
     FrameVariables,
     Observation,
+    Raised,
     SourceWorks,
     Variable,
     VariablesRead,
@@ -31,7 +32,7 @@ from diag.sources.stacks.reached import reached_of
 from diag.sources.stacks.remote_stack.values import HIDDEN, NO_SECRETS, Redact
 
 SOURCE = "variables"
-_MOST_TASKS = 64
+_MOST_TASKS, _MOST_RAISED = 64, 8
 _MOST_FRAMES, _MOST_VARIABLES, _LONGEST, _LONGEST_NAME = 64, 64, 200, 120
 _RUN = re.compile(r"[A-Za-z0-9]{20,}")
 _RANDOM_OF_EACH = 3  # letters and digits in it, at least
@@ -98,8 +99,24 @@ def parse(record: Record) -> Iterator[Observation]:
     reached = tuple(reached_of(sequence(payload.get("reached", ()))))
     folders = tuple(folders_of(sequence(payload.get("folders", ()))))
     mapped = tuple(mapped_of(sequence(payload.get("mapped", ()))))
+    handled = tuple(
+        (integer(thread["id"]), _raised(thread["handled"]))
+        for thread in map(mapping, sequence(payload["threads"]))
+        if "handled" in thread
+    )
     yield VariablesRead(
-        record.rank, pid, frames, tasks, marks, left_out, monotonic, seconds, reached, folders, mapped
+        record.rank,
+        pid,
+        frames,
+        tasks,
+        marks,
+        left_out,
+        monotonic,
+        seconds,
+        reached,
+        folders,
+        mapped,
+        handled,
     )
 
 
@@ -115,7 +132,17 @@ def _task(row: Any) -> AsyncTask:
 def _frame(thread: int, row: Any) -> FrameVariables:
     values = tuple(_variables(sequence(row["values"])[:_MOST_VARIABLES]))
     place = word(row["function"]), word(row["file"], 4096), integer(row["line"])
-    return FrameVariables(thread, *place, row.get("called") is True, values)
+    raised = tuple(map(_raised, sequence(row.get("raised", ()))[:_MOST_RAISED]))
+    return FrameVariables(thread, *place, row.get("called") is True, values, raised)
+
+
+def _raised(row: Any) -> Raised:
+    found = mapping(row)
+    frames = [sequence(one) for one in sequence(found["frames"])[:_MOST_FRAMES]]
+    places = (Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
+    kind, colon, said = word(found.get("error"), _LONGEST).partition(": ")
+    # not with its class: a KeyError would have a secret
+    return Raised(word(found.get("name"), _LONGEST_NAME), kind + colon + hidden(said), tuple(places))
 
 
 def _variables(rows: Sequence[Any]) -> Iterator[Variable]:

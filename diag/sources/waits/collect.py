@@ -37,6 +37,7 @@ class WaitReader:
         self._spent = spent
         self._mounts = Mounts(self._proc)
         self._quota = Quota(pid, self._proc)
+        self._others: tuple[int, ...] = ()  # that it waited for when last read
 
     def sample(
         self,
@@ -46,7 +47,7 @@ class WaitReader:
     ) -> Payload:
         """Two readings, `over_seconds` apart: what did not change in between waits. Costs some 40 us a thread."""
         job = (self.pid, *descendants(self.pid, Path(self._proc), other_ranks))[:_PROCESSES]
-        first = {pid: self._threads(pid) for pid in job}
+        first = {pid: self._threads(pid) for pid in dict.fromkeys((*job, *self._others))}
         quota = self._quota.read()
         began = time.monotonic()
         pause(over_seconds)
@@ -64,6 +65,7 @@ class WaitReader:
                 row["libraries"] = objects.libraries(pid)
             strangers = [other for other in self._learn(pid, row, objects) if other not in todo]
             todo += strangers[: max(0, _OTHERS - (len(todo) - len(job)))]
+        self._others = tuple(int(number) for number, row in processes.items() if not row["job"])
         for number, row in processes.items():
             for native, name in objects.names(int(number)).items():
                 if str(native) in row["threads"]:

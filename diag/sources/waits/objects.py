@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from diag.sources.host.mountinfo import Mount
-from diag.sources.host.process_tree import colon_fields, read_raw, read_text, same_namespace
+from diag.sources.host.process_tree import (
+    colon_fields,
+    descendants,
+    read_process,
+    read_raw,
+    read_text,
+    same_namespace,
+)
 from diag.sources.stacks.remote_stack.image import Unsupported
 from diag.sources.stacks.remote_stack.memory import Gone, Memory, Torn
 from diag.sources.stacks.remote_stack.reader import ProcessStacks
@@ -25,7 +32,7 @@ from diag.sources.waits.locks import (
     mutex_words,
 )
 from diag.sources.waits.mounts import Mounts
-from diag.sources.waits.proc_files import fdinfo, mounts, open_mode
+from diag.sources.waits.proc_files import command_of, fdinfo, mounts, open_mode
 from diag.sources.waits.sockets import Sockets
 
 _POLLED = 64
@@ -33,6 +40,8 @@ _PATH_BYTES = 4096
 _NO_FIFO = ("/dev/", "/proc/", "/sys/")  # and may be polled: devices, and files of the kernel's own
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _LIBRARIES = 64
+_SHARERS = 8
+_LOOKING_SECONDS = 0.1  # of a reading, at the mappings of others: 2 ms for a torch process
 _SEARCHES = 2  # of a reading, for the owner of an RLock: 25 to 100 ms of CPU each
 
 
@@ -49,6 +58,8 @@ class Objects:
         self._sockets = Sockets(proc, self._ends, self.gaps)
         self._memories: dict[int, Memory | None] = {}
         self._searches = 0
+        self._mapped: dict[int, set[str]] = {}
+        self._looking_seconds = _LOOKING_SECONDS
         self._pythons: dict[int, tuple[dict[int, int], dict[int, str]]] = {}
 
     def learn(self, pid: int, tid: int, blocked: Blocked, *, deep: bool) -> tuple[str, list[int]]:
@@ -242,8 +253,14 @@ class Objects:
         facts: dict[str, Any] = {}
         self.found[key] = facts
         if blocked.kind in ("join", "semaphore"):
-            facts["map"] = self._mapping(pid, blocked.address)
-            return key, []
+            facts["map"], facts["at"] = self._mapping(pid, blocked.address)
+            sharers = (
+                self._sharers(pid, facts["at"][0]) if blocked.kind == "semaphore" and facts["at"] else []
+            )
+            if sharers:
+                facts["shared"] = [[one, command_of(self._proc, one)] for one in sharers]
+                facts["shared_whole"] = self._looking_seconds > 0 and len(sharers) < _SHARERS
+            return key, sharers
         raw = self._read(pid, blocked.address, 24)
         if raw is None:
             return key, []
@@ -304,13 +321,41 @@ class Objects:
         found = (_PACKAGE.search(line) for line in self._maps(pid))
         return sorted({one[1] for one in found if one})[:_LIBRARIES]
 
-    def _mapping(self, pid: int, address: int) -> str:
+    def _mapping(self, pid: int, address: int) -> tuple[str, list[Any]]:
+        """The name of what is mapped there, and where that is for whoever has it: [device:inode, offset]."""
         for line in self._maps(pid):
             fields = line.split(maxsplit=5)
             low, _, high = fields[0].partition("-")
             if int(low, 16) <= address < int(high, 16):
-                return fields[5] if len(fields) > 5 else ""
-        return ""
+                name = fields[5] if len(fields) > 5 else ""
+                offset = int(fields[2], 16) + address - int(low, 16)
+                return name, [f"{fields[3]} {fields[4]}", offset] if fields[4] != "0" else []
+        return "", []
+
+    def _sharers(self, pid: int, mapped: str) -> list[int]:
+        """Other processes that have it mapped too, of those that this one has started or was started with. A process has
+        thousands of mappings: each is looked through once, and not all of a large machine's."""
+        found = []
+        for one in self._near(pid):
+            if one not in self._mapped:
+                began = time.monotonic()
+                if self._looking_seconds <= 0:
+                    break
+                lines = (line.split(maxsplit=5) for line in self._maps(one))
+                # what another process can have as well is mapped shared
+                self._mapped[one] = {f"{row[3]} {row[4]}" for row in lines if row[1].endswith("s")}
+                self._looking_seconds -= time.monotonic() - began
+            if mapped in self._mapped[one]:
+                found.append(one)
+        return found[:_SHARERS]
+
+    def _near(self, pid: int) -> list[int]:
+        root = Path(self._proc)
+        above = read_process(pid, self._proc)
+        parent = above.parent if above is not None else 0
+        family = descendants(pid, root)
+        siblings = descendants(parent, root) if parent > 1 else ()
+        return [one for one in dict.fromkeys((*family, parent, *siblings)) if one not in (0, 1, pid)]
 
 
 def _file(facts: dict[str, Any]) -> tuple[str, int]:

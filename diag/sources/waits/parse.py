@@ -8,7 +8,7 @@ from typing import Any
 
 from diag.model import Record
 from diag.model.observations import Observation
-from diag.model.observations.waits import Party, ProcessWaits, Spent, ThreadWait, Wait, WaitsRead
+from diag.model.observations.waits import Party, ProcessWaits, Shared, Spent, ThreadWait, Wait, WaitsRead
 from diag.sources.host.process_tree import named_numbers, split_stat
 from diag.sources.payload import guarded
 from diag.sources.waits.collect import SOURCE
@@ -190,12 +190,14 @@ class _Reading:
                 received_bytes=tcp.get("received"),
                 unread_bytes=tcp["unread"],
                 unsent_bytes=tcp["unsent"],
+                peer_unread_bytes=tcp.get("peer_unread", 0),
                 retransmits=tcp["retransmits"],
                 not_accepted=waiting,
                 others=held,
             )
         if "unix" in facts:
-            wait = replace(wait, kind=_AS_UNIX.get(kind, kind))
+            unread = facts["unix"].get("peer_unread", 0)
+            wait = replace(wait, kind=_AS_UNIX.get(kind, kind), peer_unread_bytes=unread)
             if queue:
                 return replace(wait, peer=str(queue.get("local", "")), not_accepted=waiting, others=held)
             pair = wait.kind in ("unix_receive", "unix_send")
@@ -342,7 +344,11 @@ class _Reading:
             other = party(blocked.tid)
             return replace(wait, others=(other,) if other else ())
         if wait.kind == "semaphore":
-            return replace(wait, path=str(facts.get("map", "")))
+            at = facts.get("at") or ("", 0)
+            sharers = tuple(Party(row[0], 0, row[1]) for row in facts.get("shared", ()))
+            whole = facts.get("shared_whole") is True
+            place = Shared(str(at[0]), int(at[1]), sharers, whole) if sharers else None
+            return replace(wait, path=str(facts.get("map", "")), shared=place)
         if wait.kind == "mutex":
             owner = facts.get("owner")
             if owner is None:

@@ -32,9 +32,15 @@ class Sockets:
                 "state": tcp.state, "local": tcp.local, "peer": tcp.peer, "unread": tcp.unread, "unsent": tcp.unsent,
                 "retransmits": tcp.retransmits, "silent_ms": tcp.silent_ms, "received": tcp.received,
             }  # fmt: skip
+            other = self._tcp_by_ends.get((tcp.peer, tcp.local))
+            if other is not None and other.inode and tcp.state != "LISTEN":
+                about["peer_unread"] = other.unread
             return {"tcp": about, **self._other_end(tcp)}
         if (unix := self._unix_by_inode.get(inode)) is not None:
-            return {"unix": {"unread": unix.unread, "peer": unix.peer}, **self._pair(pid, unix)}
+            about = {"unread": unix.unread, "peer": unix.peer}
+            if (end := self._unix_by_inode.get(unix.peer)) is not None:
+                about["peer_unread"] = end.unread
+            return {"unix": about, **self._pair(pid, unix)}
         return {}
 
     def _other_end(self, tcp: TcpSocket) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from diag.sources.stacks.remote_stack.arguments import (
     slots_of,
     uses_isend,
 )
+from diag.sources.stacks.remote_stack.exceptions import Exceptions
 from diag.sources.stacks.remote_stack.image import Unsupported, find_symbols
 from diag.sources.stacks.remote_stack.layouts import DEBUG_COOKIE, DEBUG_SIZE, Layout, layout_of, published
 from diag.sources.stacks.remote_stack.lines import line_of
@@ -145,15 +146,17 @@ class ProcessStacks:
     def variables(
         self, seconds: float, choose: Choice, redact: Redact, paths: list[str] | None = None
     ) -> dict[str, Any]:
-        """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...]}, ...]}, ...],
-        of the frames chosen of each thread, outermost first, and where one of them is in asyncio's event loop "tasks" and
-        "tasks_left_out": see `Tasks.read`. `paths` is given the texts that may name files, the innermost frame's first, with
-        whatever secrets are in them. Raises as `read`."""
+        """{"threads": [{"id", "name", "frames": [{"function", "file", "line", "called", "values": [[name, value], ...],
+        "raised"?}, ...], "handled"?}, ...], of the frames chosen of each thread, outermost first, and where one of them is in
+        asyncio's event loop "tasks" and "tasks_left_out": see `Tasks.read`. `raised`: the exceptions among the values, and
+        `handled` that in whose handler the thread is, see `Exceptions.each`. `paths` is given the texts that may name files,
+        the innermost frame's first, with whatever secrets are in them. Raises as `read`."""
         sample, threads = self._sample(seconds)
         self._objects.begin()
-        reader = FrameReader(Values(self._objects, redact))
+        values = Values(self._objects, redact)
+        reader, exceptions = FrameReader(values), Exceptions(values, sample.located)
         found = []
-        for thread, places in zip(threads, sample.places, strict=True):
+        for thread, places, state in zip(threads, sample.places, sample.states, strict=True):
             numbers = thread["frames"]
             stack = [
                 (*sample.codes[number], line)
@@ -162,16 +165,20 @@ class ProcessStacks:
             frames = []
             for at, called in choose(stack) if len(places) == len(stack) else ():
                 try:
-                    values = reader.of(*places[at], arguments=called)
+                    read = reader.of(*places[at], arguments=called)
                 except (Torn, struct.error, OverflowError):
                     continue  # it has returned meanwhile
                 function, file, line = stack[at]
                 frame = {"function": function, "file": file, "line": line, "called": called}
-                frames.append({**frame, "values": [list(value) for value in values]})
+                raised = exceptions.each(reader.exceptions)
+                frame |= {"values": [list(value) for value in read]} | ({"raised": raised} if raised else {})
+                frames.append(frame)
             if frames:
-                found.append({"id": thread["id"], "name": thread["name"], "frames": frames})
+                row = {"id": thread["id"], "name": thread["name"], "frames": frames}
+                handled = exceptions.handled(state)
+                found.append(row | ({"handled": handled} if handled else {}))
         in_loop = any(name.endswith("_run_once") and file.endswith(_LOOP) for name, file in sample.codes)
-        tasks = self._tasks(sample, Values(self._objects, redact)) if in_loop and self._names else {}
+        tasks = self._tasks(sample, values) if in_loop and self._names else {}
         if paths is not None:
             paths += dict.fromkeys(reversed(reader.paths))
         return {"threads": found, **tasks}
@@ -220,6 +227,7 @@ class _Sample:
         self._exchange: list[Any] | None = None  # of the stack that is being read
         self._addresses: list[tuple[int, int]] = []  # of its frames and their code, innermost first
         self.places: list[list[tuple[int, int]]] = []  # of each thread, outermost first
+        self.states: list[bytes] = []  # of each thread
         self._objects: list[int] = []
 
     def main_begin(self, threads: list[dict[str, Any]]) -> str:
@@ -263,6 +271,7 @@ class _Sample:
                 "frames": self._stack(state, data),
             }
             self.places.append(self._addresses[::-1])
+            self.states.append(data)
             if self._exchange:
                 thread["exchange"] = self._exchange
             if self._objects:

@@ -24,7 +24,9 @@ _MOST_ATTRIBUTES = 3
 _MOST_DIMENSIONS = 32
 # Numbers of Py_TPFLAGS_*_SUBCLASS.
 _LONG, _LIST, _TUPLE, _BYTES, _EXCEPTION, _TYPE = 24, 25, 26, 27, 30, 31
-_ARGS = 24  # of PyBaseExceptionObject
+_ARGS, _ERRNO = 24, 72  # of PyBaseExceptionObject; of PyOSErrorObject, before what was said and the file
+_LONGEST_ERROR = 120
+_MOST_BASES = 8
 HIDDEN = "***"
 _VARIABLE = re.compile(r"b?'[A-Z_][A-Z0-9_]*'")
 NO_SECRETS = ("None", "True", "False", "''")
@@ -100,6 +102,12 @@ class Values:
             return Value(text, mapping=kind.derives_from(DICT_BIT))
         return self._instance(address, kind)
 
+    def items(self, address: int) -> tuple[int, ...]:
+        """The first of a list or tuple; none of anything else."""
+        address = self.content(address)
+        kind = self.objects.kind_of(address)
+        return self._items(address, kind) if kind.derives_from(_LIST) or kind.derives_from(_TUPLE) else ()
+
     def content(self, address: int) -> int:
         """Of a variable that inner functions share what it is now; 0 where it is not set."""
         kind = self.objects.kind_of(address)
@@ -174,14 +182,34 @@ class Values:
         return [self.objects.text(item) for item in self._items(address, self.objects.kind_of(address))]
 
     def _exception(self, address: int, kind: Kind) -> str:
-        """ "<KeyError: 'rows'>": a class and what it was made with first."""
-        given = self._word(address + _ARGS)
-        items = self._items(given, self.objects.kind_of(given)) if given else ()
-        text = next((self._item(item) for item in items), "")
-        if items and self.objects.kind_of(items[0]).address == self.objects.unicode:
-            whole = " ".join(self.objects.text(items[0])[:_MOST_READ].split())
-            text = self._redact.text(whole)[:LONGEST]
+        """ "<KeyError: 'rows'>", "<OSError: [Errno 28] No space left on device: 'a.pt'>": a class and what it was made with."""
+        text = self._of_system(address) if self._is_os_error(kind) else ""
+        if not text:
+            given = self._word(address + _ARGS)
+            items = self._items(given, self.objects.kind_of(given)) if given else ()
+            text = next((self._item(item) for item in items), "")
+            if items and self.objects.kind_of(items[0]).address == self.objects.unicode:
+                text = self._line(items[0])
         return f"<{kind.name}: {text}>" if text else f"<{kind.name}: >"
+
+    def _is_os_error(self, kind: Kind) -> bool:
+        for _ in range(_MOST_BASES):
+            if kind.full == "OSError" or not kind.base:
+                break
+            kind = self.objects.kind(kind.base)
+        return kind.full == "OSError" and not kind.is_heap
+
+    def _of_system(self, address: int) -> str:
+        """What the call of the system that failed said, and of which file."""
+        number, said, file = self.objects.words(address + _ERRNO, 3)
+        if not number or not said or self.objects.kind_of(said).address != self.objects.unicode:
+            return ""
+        text = f"[Errno {self._item(number)}] {self._line(said)}"
+        return f"{text}: {self._item(file)}" if file and self._item(file) != "None" else text
+
+    def _line(self, address: int) -> str:
+        whole = " ".join(self.objects.text(address)[:_MOST_READ].split())
+        return self._redact.text(whole)[:_LONGEST_ERROR]
 
     # -- containers ---------------------------------------------------------------------------------------
 

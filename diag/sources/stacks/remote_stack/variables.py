@@ -20,6 +20,8 @@ from diag.sources.stacks.remote_stack.values import Value, Values
 MOST_OF_FRAME = 60
 _MOST_OF_OBJECT = 12
 _MOST_EXCEPTIONS = 2
+_MOST_ITEMS = 8  # of a list
+_MOST_LOOKED_AT = 64  # items of lists, in a reading
 _MOST_KEYS = 64  # of a dict that is looked through
 _MOST_GLOBALS = 12
 _DEPTH = 2  # self.state.step
@@ -55,6 +57,8 @@ class FrameReader:
         self._memory, self._layout = values.objects.memory, values.objects.layout
         self._codes: dict[int, _Code] = {}
         self.paths: list[str] = []  # that the variables of the frames read may name
+        self.exceptions: dict[str, int] = {}  # of the frame last read: those that its variables are, or keep
+        self._left = _MOST_LOOKED_AT
 
     def of(self, frame: int, code: int, *, arguments: bool) -> list[Named]:
         """(name, value as text). `arguments`: only these, and of them only plain ones. Raises Torn where the frame is
@@ -62,6 +66,7 @@ class FrameReader:
         known = self._code(code)
         names = known.variables[: self._arguments(code)] if arguments else known.variables
         place = frame + self._layout.frame_locals
+        self.exceptions = {}
         before = self._objects.words(place, len(names))
         found = self._read(frame, known, names, before, arguments=arguments)
         again = {*self._read(frame, known, names, before, arguments=arguments)}
@@ -123,6 +128,8 @@ class FrameReader:
             if value is None or (plain and not value.plain):
                 return []
             inner = self._inner(name, address, value, code, depth) if depth and code is not _NOTHING else []
+            if value.exception:
+                self.exceptions[name] = self._values.content(address)
         except Torn:
             return []
         if (
@@ -145,7 +152,7 @@ class FrameReader:
         if value.mapping:
             return self._entries(name, address, code) or self._settings_of(name, address, value)
         if not value.instance:
-            return []
+            return self._held(name, address, value) if depth == _DEPTH else []
         found: list[Named] = []
         others = []
         for key, inner in self._objects.attributes(address):
@@ -173,15 +180,38 @@ class FrameReader:
         for key, address in attributes[:_FIRST]:
             value = self._values.named(text := self._objects.text(key), address)
             if value is not None and value.exception:
-                found.append((f"{name}.{text}", value.text))
+                found.append(self._kept(f"{name}.{text}", address, value))
             elif value is not None and value.instance:
-                found += [
-                    (f"{name}.{text}.{self._objects.text(inner)}", kept.text)
-                    for inner, place in itertools.islice(self._objects.attributes(address), _FIRST)
-                    if (kept := self._values.named(self._objects.text(inner), place)) is not None
-                    and kept.exception
-                ]
+                found += self._of_instance(f"{name}.{text}", address)
         return found[:_MOST_EXCEPTIONS]
+
+    def _of_instance(self, name: str, address: int) -> list[Named]:
+        """Of a future, or of another object that keeps what it is to raise later."""
+        return [
+            self._kept(f"{name}.{text}", place, kept)
+            for inner, place in itertools.islice(self._objects.attributes(address), _FIRST)
+            if (kept := self._values.named(text := self._objects.text(inner), place)) is not None
+            and kept.exception
+        ]
+
+    def _held(self, name: str, address: int, of: Value) -> list[Named]:
+        """Of a list of such objects, those of the first items: results that are waited for in turn."""
+        found: list[Named] = []
+        for at, item in enumerate(self._values.items(address)[:_MOST_ITEMS]):
+            if self._left <= 0 or len(found) >= _MOST_EXCEPTIONS:
+                break
+            self._left -= 1
+            value = self._values.named("", item)
+            if value is None or not (value.exception or value.instance):
+                break
+            each = f"{name}[{at}]"
+            kept = [self._kept(each, item, value)] if value.exception else self._of_instance(each, item)
+            found += kept
+        return [(name, of.text), *found] if found else []
+
+    def _kept(self, name: str, address: int, value: Value) -> Named:
+        self.exceptions[name] = address
+        return name, value.text
 
     def _entries(self, name: str, address: int, code: _Code) -> list[Named]:
         """Those whose keys the function has as texts: cfg["out"]."""
