@@ -161,6 +161,7 @@ class SignatureDetector(Detector):
             advice=with_groups(rule.advice, groups),
             evidence=tuple(evidence),
             rule=rule.id,
+            consequence=rule.role == "consequence",
             final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
             yields_to=tuple(name for name in rule.follows if name != "rank-died" or _others_died(hit, job)),
         )

@@ -21,6 +21,7 @@ from diag.detectors.unrecognised_forms import (
     MAY,
     MISSING,
     NAMED,
+    NOBODY_TOOK,
     OF_MODULE,
     RAISED,
     REPR,
@@ -39,6 +40,7 @@ from diag.detectors.unrecognised_words import (
     OF_PEER,
     PEER,
     REPORTED,
+    STOOD,
     WEAK,
     short,
     signal_name,
@@ -61,6 +63,7 @@ from diag.state.view import JobView
 _MOST_CLAIMS, _MOST_RANKS = 64, 4096
 _ABOVE = 12
 _BELOW = 5
+_REPORTED = 12  # lines of a report, or frames of a debugger
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 _NEAR_END = 3  # lines: what a program says last. Ours.
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
@@ -104,7 +107,8 @@ class UnrecognisedFailureDetector(Detector):
         self._lines += 1
         if fact.bar or not fact.text:
             return
-        self._goes_on(fact)
+        if self._goes_on(fact):
+            return
         traceback = self._open.get(fact.rank)
         may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)
         if not may and self._lines > FEW_LINES and MAY.search(fact.text[:400]) is None:
@@ -137,11 +141,19 @@ class UnrecognisedFailureDetector(Detector):
     def _scheduled(self) -> None:
         self._claims = [claim for claim in self._claims if "FailedScheduling" not in claim.text]
 
-    def _goes_on(self, fact: LogLine) -> None:
+    def _goes_on(self, fact: LogLine) -> bool:
+        """Whether the line is part of a report, and no claim of its own."""
         claim = self._last
         if claim is None or claim.rank != fact.rank:
-            return
+            return False
         text = fact.text.strip()
+        taken = claim.takes(fact.text.strip())
+        if taken is not None:
+            if taken and len(claim.below) < _REPORTED:
+                claim.below.append(text[:LONGEST])
+            elif claim.below and not claim.debugged:
+                self._last = None
+            return taken
         if (
             len(claim.below) == _BELOW
             or FRAME.match(fact.text)
@@ -152,6 +164,7 @@ class UnrecognisedFailureDetector(Detector):
             self._last = None
         elif any(letter.isalnum() for letter in text):  # more than the brackets that close a notebook's JSON
             claim.below.append(text[:LONGEST])
+        return False
 
     def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
         """An excerpt may begin below the frames of what this sentence speaks of."""
@@ -167,7 +180,10 @@ class UnrecognisedFailureDetector(Detector):
         chained = any(DIRECT in line for line in before)
         last = next((claim for claim in reversed(self._claims) if claim.rank == rank and claim.sure), None)
         ignored = bool(before) and NOT_ITS_END.search(before[-1]) is not None
-        self._open[rank] = Open([], 0, ignored, direct=last if chained else None)
+        passing = any(NOBODY_TOOK in line for line in before)
+        if any(CHAIN in line for line in before):
+            passing = last is not None and last.passing
+        self._open[rank] = Open([], 0, ignored, direct=last if chained else None, passing=passing)
 
     def _ends_traceback(self, at: float, fact: LogLine, text: str, uncaught: bool) -> bool:
         """Whether the line is a traceback's; its exception becomes a claim."""
@@ -196,8 +212,16 @@ class UnrecognisedFailureDetector(Detector):
             if match[1] == "AssertionError" and not match[2] and traceback.source.startswith("assert"):
                 frames = tuple(line for line in frames if line.strip() != traceback.source)
                 frames += (f"    {traceback.source}",)  # the condition is all that it says
-            self._add(at, fact, "python", text, match[1], sure=True, frames=frames)
+            if not traceback.passing or self._is_first_of_its_kind(text):
+                self._add(at, fact, "python", text, match[1], sure=True, frames=frames)
+                self._claims[-1].passing = traceback.passing
         return True
+
+    def _is_first_of_its_kind(self, text: str) -> bool:
+        """Of exceptions that the program goes on from, only the kind that it has last counts: those before are over."""
+        known = any(claim.passing and claim.text == text for claim in self._claims)
+        self._claims = [claim for claim in self._claims if not claim.passing or claim.text == text]
+        return not known
 
     def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
         if " Scheduled " in text and "Successfully assigned" in text:
@@ -262,7 +286,13 @@ class UnrecognisedFailureDetector(Detector):
             self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
             self._claims.append(Claim(at, self._lines, fact.rank, *told))
-            if (klass == "python" and sure) or "*** Process received signal" in text:
+            if (
+                (klass == "python" and sure)
+                or "*** Process received signal" in text
+                or text.endswith("Inner Error!")
+                or (klass == "python" and text.endswith(":"))
+                or self._claims[-1].takes(text) is not None
+            ):
                 self._last = self._claims[-1]
 
     @property
@@ -322,6 +352,8 @@ class UnrecognisedFailureDetector(Detector):
 
 
 def _advice(claim: Claim) -> str:
+    if claim.stood_in:
+        return STOOD.format(call=claim.stood_in)
     if claim.asked:
         return ASKED
     if claim.wrapper and "KeyboardInterrupt" in (claim.type or claim.text[:200]):
@@ -330,6 +362,9 @@ def _advice(claim: Claim) -> str:
         return OF_PEER
     if "(SIGKILL) received by PID" in claim.text:
         return KILLED
+    if claim.reports:
+        told = (remedy([line], line, general=False) for line in (*claim.below, claim.text))
+        return next(filter(None, told), ADVICE[claim.klass])
     known = remedy([*claim.frames, claim.text, *claim.below], claim.text, general=not claim.wrapper)
     if known or claim.wrapper or claim.weak:
         return known or (REPORTED if claim.wrapper else WEAK)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from diag.detectors.unrecognised_forms import FILE, UNREAD
+from diag.detectors.unrecognised_forms import (
+    FILE,
+    INTERRUPTED_IN_DEBUGGER,
+    KERNEL_WAITS,
+    NATIVE_FRAME,
+    REPORT_OF_LINES,
+    UNREAD,
+)
 from diag.knowledge.tracebacks import FRAME
 from diag.state.own_code import is_own_file
 
@@ -24,6 +31,7 @@ class Claim:
     wrapper: bool = False
     weak: bool = False  # it only has a word of failure
     asked: str = ""  # the signal that it was told to end by
+    passing: bool = False  # the program goes on from it by itself
     below: list[str] = field(default_factory=list)  # lines that follow: an exception's message may go on
 
     @property
@@ -34,7 +42,7 @@ class Claim:
             return f"{self.frames[-1].strip()} ... {self.text}"
         return (
             f"{self.text} {self.below[0]}"
-            if self.sure and self.below and self.text.endswith(":")
+            if self.below and self.text.endswith((":", "Inner Error!"))
             else self.text
         )
 
@@ -42,6 +50,34 @@ class Claim:
         """Whether that rank's message is source that was compiled at run time, before what the compiler says of it."""
         bare = self.sure and self.rank == rank and self.text.endswith(":")
         return bare and bool(self.below) and self.below[0].startswith("#")
+
+    def takes(self, text: str) -> bool | None:
+        """Whether a line below belongs to it, of what prints a report of several lines; None where any may."""
+        if self.debugged:
+            return NATIVE_FRAME.match(text) is not None
+        return REPORT_OF_LINES.match(text) is not None if self.reports else None
+
+    @property
+    def reports(self) -> bool:
+        """It is the first line of a report of several."""
+        return REPORT_OF_LINES.match(self.text) is not None
+
+    @property
+    def debugged(self) -> bool:
+        return bool(self.asked) and INTERRUPTED_IN_DEBUGGER.match(self.text) is not None
+
+    @property
+    def stood_in(self) -> str:
+        """The innermost function below which all is the kernel's waiting, with the line of source that called it."""
+        frames = [match for match in map(NATIVE_FRAME.match, self.below) if match is not None]
+        waits = [frame for frame in frames if not KERNEL_WAITS.search(frame["name"])]
+        own = next((frame for frame in waits if frame["file"] and frame["name"] == "main"), None)
+        called = (
+            next((frame for frame in reversed(waits[: waits.index(own)]) if frame), None) if own else None
+        )
+        if own is None or called is None:
+            return waits[0]["name"] if waits else ""
+        return f"{called['name']}, called at {own['file'].rpartition('/')[2]}:{own['line']}"
 
     @property
     def is_raised(self) -> bool:
@@ -57,6 +93,7 @@ class Open:
     ignored: bool = False
     source: str = ""  # the last line of it that was quoted
     direct: Claim | None = None  # the exception that this one was raised from
+    passing: bool = False  # nobody takes its exception, and the program goes on
 
     @property
     def indent(self) -> int:

@@ -67,7 +67,7 @@ CLOSING = re.compile(
 OTHER = re.compile(
     r"\S{1,200}: (?:(?:line )?\d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied"
     r"|not found|unbound variable|parameter not set)$"
-    r"|(?:[\w./+-]{1,80}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
+    r"|(?:[\w./+-]{1,200}(?::\d{1,7}){0,2}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
 )
 # A shell reads no further than this (bash 4-5, dash 0.5):
 #   slurm_script: line 98: syntax error: unexpected end of file       job.sh: 12: Syntax error: "fi" unexpected
@@ -90,7 +90,8 @@ EXITED = re.compile(
 #   exec /usr/bin/bash: exec format error        ssh: Could not resolve hostname node2: Name or service not known
 FAILING = re.compile(
     r"(?i)(?<!\bno )(?<!\b0 )\b(?:fail(?:ed|ure|s|ing)?|errors?|denied|refused|unreachable|timed? ?out|cannot|can't|could not"
-    r"|unable|not (?:found|permitted|supported|available|known)|no such|no devices|mismatch(?:ed)?|lost|killed|out of memory"
+    r"|unable|not (?:found|permitted|supported|available|known)|no such|read-only file system"
+    r"|no devices|mismatch(?:ed)?|lost|killed|out of memory"
     r"|corrupt(?:ed)?|invalid|illegal|unsupported|unknown|abort(?:ed|ing)?|crash(?:ed)?|panic|exceed(?:s|ed)|insufficient)\b"
     r"|(?<!无)(?<!没有)(?:错误|异常|失败|报错|崩溃)|无法|未找到|不存在|拒绝"
 )
@@ -100,4 +101,21 @@ KINDS = (
     (ACCELERATOR, "accelerator"),
     (UNREAD, "other"),
     (OTHER, "other"),
+)
+# gdb 9-15 on a signal that the user sent, and the frames that `bt` prints below it:
+#   Thread 1 "zello_hang" received signal SIGINT, Interrupt.
+#   #2  0x00007ffff7f15b6e in zeEventHostSynchronize (hEvent=0x5555558fcbe0, timeout=18446744073709551615) at /src/libapi.cpp:2277
+INTERRUPTED_IN_DEBUGGER = re.compile(r"(?:Thread .{1,120}|Program )received signal SIGINT, Interrupt\.")
+NATIVE_FRAME = re.compile(
+    r"#\d{1,3}  ?(?:0x[0-9a-f]{1,16} in )?(?P<name>[^\s(]{1,200}) \(.*?\)"
+    r"(?: from \S{1,300}| at (?P<file>\S{1,300}):(?P<line>\d{1,7}))?$"
+)
+# asyncio of CPython 3.8-3.14, of a task whose exception nobody took: the program goes on.
+NOBODY_TOOK = "exception was never retrieved"
+# pyxis 0.9-0.20 hands on what enroot wrote, line by line:
+#   slurmstepd: error: pyxis: container start failed with error code: 1
+#   slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory
+REPORT_OF_LINES = re.compile(r"(?:\d{1,6}: )?slurmstepd: error: pyxis: ")
+KERNEL_WAITS = re.compile(
+    r"^_*(?:libc_)?(?:sched_yield|poll|ppoll|epoll_\w+|select|pselect|futex\w*|nanosleep|clock_nanosleep|read|recv\w*|syscall\w*|pthread_cond_\w+|lll_lock_wait)"
 )

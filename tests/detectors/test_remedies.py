@@ -203,8 +203,8 @@ def test_offer_of_more_details_is_no_advice() -> None:
     [
         ("'int' and 'NoneType'", "One side is None", "YAML"),
         ("'str' and 'int'", "A text stands where a number is wanted", "None"),
-        ("'str' and 'str'", "is not defined for a str and a str", "number"),
-        ("'tuple' and 'int'", "is not defined for a tuple and a int", "None"),
+        ("'str' and 'str'", "is not defined between str and str", "number"),
+        ("'tuple' and 'int'", "is not defined between tuple and int", "None"),
     ],
 )
 def test_operands_are_judged_by_the_kinds_that_the_message_names(

@@ -101,7 +101,7 @@ def test_connection_that_the_other_end_refused_is_not_the_drivers(tmp_path: Path
     (other,) = found("n2:1:2 [0] NCCL WARN Message truncated : received 256 bytes instead of 128\n", tmp_path)
 
     assert finding.advice.startswith("The other end of the connection")
-    assert other.advice.startswith("The driver or the communication library")
+    assert other.advice.startswith("The library of communication or the driver")
 
 
 def test_exit_status_alone_comes_after_what_the_program_itself_printed(tmp_path: Path) -> None:
