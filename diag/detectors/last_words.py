@@ -112,8 +112,7 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
         )
     last = next((line for line in reversed(own) if line.strip()), "")
     if SHELL_S_WORD.match(last) and (before := _before_it(list(job.log.tail), last)):
-        own = [before, *own]
-        last = before
+        own, last = [], before  # both stand in what the ranks share
     if last:
         return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"', (*shared, *own))
     if not job.log.lines or not job.sources.failed.keys().isdisjoint(

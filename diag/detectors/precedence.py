@@ -93,9 +93,15 @@ def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
             "launcher_signalled",
         )
         return printed or not _says_more(unrecognised, other)
-    if other.consequence and unrecognised.klass == "python" and unrecognised.confidence is Confidence.MEDIUM:
+    if other.consequence and unrecognised.klass == "python" and not _of_one_line(other, unrecognised):
         return False  # the rule only knows what was raised from it
     return other.final or other.seen_alone
+
+
+def _of_one_line(other: Finding, unrecognised: Finding) -> bool:
+    """Whether both are about the same exception."""
+    raised = next(iter(re.findall(r'"([^"\n]{1,200})', unrecognised.summary)), "")[:80]
+    return any(raised in evidence.excerpt for evidence in other.evidence)
 
 
 def _says_more(unrecognised: Finding, death: Finding) -> bool:

@@ -109,7 +109,7 @@ class Precedence:
     def depth(self, finding: Finding) -> int:
         """How many consequences of one another lead to it: 0 for what follows from nothing."""
         exact = self._depths.get(Kind(finding.id, finding.klass))
-        return self._depths.get(Kind(finding.id), 0) if exact is None else exact
+        return finding.consequence + (self._depths.get(Kind(finding.id), 0) if exact is None else exact)
 
     def became(self, finding: Finding, reported: Collection[Finding]) -> bool:
         """Another claim about the same thing is reported now."""

@@ -283,7 +283,8 @@ class UnrecognisedFailureDetector(Detector):
                 or any(name in kind or name in text[:200] for name in WRAPPERS)
                 or CASCADE.search(text[:500]) is not None
             )
-            self._last = None
+            if self._last is not None and not self._last.debugged:
+                self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
             self._claims.append(Claim(at, self._lines, fact.rank, *told))
             if (

@@ -108,7 +108,11 @@ def order(claim: Claim) -> tuple[bool, int, int]:
     weak = claim.weak or (claim.klass == "other" and claim.text.rstrip().endswith(":"))
     other = 1 if UNREAD.match(claim.text) else 4 if weak else 3
     kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": other}
-    return (claim.wrapper, 0 if claim.sure else 5 if claim.asked else kinds[claim.klass], claim.number)
+    return (
+        claim.wrapper,
+        0 if claim.sure else 5 if claim.asked and not claim.debugged else kinds[claim.klass],
+        claim.number,
+    )
 
 
 def same_head(text: str, line: str) -> bool:

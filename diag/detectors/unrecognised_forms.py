@@ -107,11 +107,11 @@ KINDS = (
 #   #2  0x00007ffff7f15b6e in zeEventHostSynchronize (hEvent=0x5555558fcbe0, timeout=18446744073709551615) at /src/libapi.cpp:2277
 INTERRUPTED_IN_DEBUGGER = re.compile(r"(?:Thread .{1,120}|Program )received signal SIGINT, Interrupt\.")
 NATIVE_FRAME = re.compile(
-    r"#\d{1,3}  ?(?:0x[0-9a-f]{1,16} in )?(?P<name>[^\s(]{1,200}) \(.*?\)"
+    r"#\d{1,3}  ?(?:0x[0-9a-f]{1,16} in )?(?P<name>[^\s(]{1,200}(?:\([^()]{0,200}\))?) \(.*?\)"
     r"(?: from \S{1,300}| at (?P<file>\S{1,300}):(?P<line>\d{1,7}))?$"
 )
 # asyncio of CPython 3.8-3.14, of a task whose exception nobody took: the program goes on.
-NOBODY_TOOK = "exception was never retrieved"
+NOBODY_TOOK = "never retrieved"
 # pyxis 0.9-0.20 hands on what enroot wrote, line by line:
 #   slurmstepd: error: pyxis: container start failed with error code: 1
 #   slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory
