@@ -52,7 +52,8 @@ SCHEDULER = re.compile(
 )
 # NCCL 2.4-2.32 by torch's words; CANN 6-8 (EI0002, EJ0001, ERR02200):
 ACCELERATOR = re.compile(
-    r"nccl[A-Z]\w{3,40}: |(?:.{0,60}[\s\[(])?(?:E[A-Z]\d{4}|ERR\d{5})[\]): ]|.{0,80}\bHCCL\b.{0,80}(?:rror|ailed)"
+    r"nccl[A-Z]\w{3,40}: |.{0,400}\bnvidia-container-cli: \w{4,20} error: "
+    r"|(?:.{0,60}[\s\[(])?(?:E[A-Z]\d{4}|ERR\d{5})[\]): ]|.{0,80}\bHCCL\b.{0,80}(?:rror|ailed)"
 )
 # What NCCL 2.18-2.28 says of its proxy's connections while the processes at their other ends go away, after a failure or at
 # the end of all work:

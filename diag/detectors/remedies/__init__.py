@@ -60,6 +60,7 @@ _NOT_TOLD = re.compile(
     r"(?i)\b(?:report (?:this|the|a|it)|file an? (?:issue|bug)|open an? issue|developers"
     r"|for (?:more|further|additional|full)? ?(?:information|details|help|usage)|(?:stack ?trace|traceback|documentation|call stack)\b)"
 )
+_POINTS = re.compile(r"(?i)\W*(?:see|refer to|check out)\b")  # to a text that has more
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
@@ -126,7 +127,7 @@ def remedy(lines: Sequence[str], error: str, *, general: bool = True) -> str:
             continue
         shown = [_filled(others, found) for others in form.do]
         if shown[0]:
-            if values["told"] and not any(values["told"] in text for text in shown):
+            if values["hint"] and not any(values["hint"] in text for text in shown):
                 shown.insert(0, _filled(hint("do"), values))  # it knows better than a form
             return " ".join(filter(None, shown))
     return ""
@@ -216,6 +217,10 @@ def _values(failure: Failure) -> dict[str, str]:
         "wanted": wanted,
         "closest": closest,
         "told": next(_told(failure.message), ""),
+        # what stands below may be another's
+        "hint": next(
+            (one for one in _told(failure.message.partition("\n")[0]) if not _POINTS.match(one)), ""
+        ),
     }
     return {name: _short(text) for name, text in values.items()}
 
