@@ -107,9 +107,12 @@ class Precedence:
         self._depths = {kind: _depth(kind, causes, ()) for kind in causes}
 
     def depth(self, finding: Finding) -> int:
-        """How many consequences of one another lead to it: 0 for what follows from nothing."""
+        """How many consequences of one another lead to it: 0 for what follows from nothing, -1 for a fallback, which is
+        reported only where it says more than the others."""
+        if finding.id in self._unnamed:
+            return -1
         exact = self._depths.get(Kind(finding.id, finding.klass))
-        return finding.consequence + (self._depths.get(Kind(finding.id), 0) if exact is None else exact)
+        return self._depths.get(Kind(finding.id), 0) if exact is None else exact
 
     def became(self, finding: Finding, reported: Collection[Finding]) -> bool:
         """Another claim about the same thing is reported now."""
