@@ -39,6 +39,13 @@ NATIVE = re.compile(
     r"|: Assertion `.{1,400}' failed\.|^F\d{4} \d\d:\d\d:\d\d.{1,200}Check failed"
 )
 _WHAT = re.compile(r"\s{1,4}what\(\): {1,4}(.+)")
+# A shell's word for the death of a crashed process, which says nothing of why, and a line that does:
+SHELL_S_WORD = re.compile(
+    r"(?:Segmentation fault|Bus error|Aborted|Illegal instruction)(?: {1,9}\(core dumped\))?\s*$"
+)
+OF_FAILURE = re.compile(
+    r"(?i)\b(?:fault|error|failed|fatal|abort(?:ed|ing)?|unable|cannot|invalid|illegal|corrupt\w*)\b"
+)
 CRASHES = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 
@@ -104,6 +111,8 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
             error, f'{says}: "{_trim(_told(shared, error))}"{_handling(shared, error)}', tuple(shared)
         )
     last = next((line for line in reversed(own) if line.strip()), "")
+    if SHELL_S_WORD.match(last) and (before := _before_it(list(job.log.tail), last)):
+        own, last = [], before  # both stand in what the ranks share
     if last:
         return Heard("", f'its output holds no exception, and ends: "{_trim(last)}"', (*shared, *own))
     if not job.log.lines or not job.sources.failed.keys().isdisjoint(
@@ -111,6 +120,13 @@ def heard(rank: RankView, job: JobView, alone: bool) -> Heard:
     ):
         return Heard("", "none of its output was read")
     return Heard("", "the job's output holds no exception")
+
+
+def _before_it(lines: Sequence[str], word: str) -> str:
+    """The line just above a shell's word for a death that says that something failed; "" where it is no such line."""
+    at = next((place for place in range(len(lines) - 1, 0, -1) if lines[place] == word), 0)
+    above = next((line for line in reversed(lines[max(0, at - 2) : at]) if line.strip()), "")
+    return above if OF_FAILURE.search(above) else ""
 
 
 def _told(lines: Sequence[str], error: str) -> str:

@@ -7,6 +7,7 @@ finding of the same id.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,6 +30,11 @@ from diag.model import Confidence, Evidence, Finding, Severity
 # waited for) and so shortly after (checks that know more than a line report last). Ours.
 _BEFORE_SECONDS, _AFTER_SECONDS = 120.0, 15.0
 _BY_ITSELF = ("exit_", "launcher_", "signal_")
+# A launcher's word for an end, or for ending what is left (Slurm 17-24, Open MPI 4-5, PRRTE):
+#   srun: error: gpu-17: tasks 1,3: Exited with exit code 1        slurmstepd: error: *** STEP 1234.0 ON gpu-17 CANCELLED AT ...
+_ONLY_ENDED = re.compile(
+    r"\btasks? [\d,-]{1,200}: |CANCELLED AT|\bnoticed that|it was told to end|Terminating job step|Job step aborted"
+)
 _FROM_OUTSIDE = ("signal_9", "signal_15")  # no failure of its own ends a process so
 
 
@@ -69,7 +75,9 @@ def _explains(finding: Finding, death: Finding) -> bool:
     if finding.rule:
         return not death.cause.startswith("signal_") or bool(set(finding.ranks) & set(death.ranks))
     near = -_BEFORE_SECONDS <= finding.since - death.since <= _AFTER_SECONDS
-    return finding.final and near and bool(set(finding.ranks) & set(death.ranks))
+    of_it = bool(set(finding.ranks) & set(death.ranks))
+    unnamed = finding.id == "unrecognised-failure" and not finding.ranks and _says_more(finding, death)
+    return finding.final and near and (of_it or unnamed)
 
 
 def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
@@ -84,8 +92,29 @@ def _names_the_failure(other: Finding, unrecognised: Finding) -> bool:
             "launcher_failed",
             "launcher_signalled",
         )
-        return printed or unrecognised.klass != "python" or unrecognised.confidence is Confidence.LOW
+        return printed or not _says_more(unrecognised, other)
+    if other.consequence and unrecognised.klass == "python" and not _of_one_line(other, unrecognised):
+        return False  # the rule only knows what was raised from it
     return other.final or other.seen_alone
+
+
+def _of_one_line(other: Finding, unrecognised: Finding) -> bool:
+    """Whether both are about the same exception."""
+    raised = next(iter(re.findall(r'"([^"\n]{1,200})', unrecognised.summary)), "")[:80]
+    return any(raised in evidence.excerpt for evidence in other.evidence)
+
+
+def _says_more(unrecognised: Finding, death: Finding) -> bool:
+    """Of a process that itself printed nothing, the line of who started it or of what it ran on, where that is more than
+    that it ended."""
+    if unrecognised.klass == "python":
+        return unrecognised.confidence is not Confidence.LOW
+    silent = "output holds no exception" in death.summary and death.cause not in _FROM_OUTSIDE
+    return (
+        silent
+        and unrecognised.klass in ("scheduler", "accelerator")
+        and _ONLY_ENDED.search(unrecognised.summary) is None
+    )
 
 
 _DIED = Kind("rank-died")

@@ -10,7 +10,7 @@ from diag.detectors.attempts import attempt_of, is_earlier
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.findings import finding, row, with_words
-from diag.detectors.last_words import CRASHES, NAMED, Heard, heard
+from diag.detectors.last_words import CRASHES, NAMED, SHELL_S_WORD, Heard, heard
 from diag.detectors.remedies import remedy
 from diag.model import Confidence, Evidence, Finding, NotChecked
 from diag.model.observations import CgroupMemory, KernelOomKill
@@ -346,7 +346,8 @@ def _advice(cause: str, rank: RankView, explained: str, last: Heard, followed: b
     if kind == "advice" and last.error:
         text = remedy(last.lines, last.error) or text
     elif not last.error and kind != "explained":  # who aborts, or gives up, may say why just before
-        words = [*(rank.tail or last.lines)][-_LAST_WORDS:]
+        only_died = len(rank.tail) == 1 and SHELL_S_WORD.match(rank.tail[0])
+        words = [*((not only_died and rank.tail) or last.lines)][-_LAST_WORDS:]
         told = (remedy([line], line, general=False) for line in reversed(words))
         text = next(filter(None, told), text)
     text += known["follows"] if followed and kind not in ("always", "lost") else ""

@@ -107,7 +107,11 @@ class Precedence:
         self._depths = {kind: _depth(kind, causes, ()) for kind in causes}
 
     def depth(self, finding: Finding) -> int:
-        """How many consequences of one another lead to it: 0 for what follows from nothing."""
+        """How many consequences of one another lead to it: 0 for what follows from nothing, -1 for a fallback, which is
+        reported only where it says more than the others."""
+        # class other only looks like an error
+        if finding.id in self._unnamed and finding.klass != "other" and finding.severity.counts:
+            return -1
         exact = self._depths.get(Kind(finding.id, finding.klass))
         return self._depths.get(Kind(finding.id), 0) if exact is None else exact
 

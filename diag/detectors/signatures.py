@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from diag.detectors.attempts import attempt_of
@@ -83,9 +83,10 @@ class SignatureDetector(Detector):
             if self._reader.rules.fits(hit.rule, self._versions)
             and (hit.rule.source == "log" or not _is_of_another_job(hit, job, self._host_pids))
         ]
+        hits = _without_beaten(hits)
         fatal = self._fatal(hits, now, job)
         if fatal is None and job.log.ended is not None:  # an excerpt may begin below the frames
-            fatal = self._fatal(self._reader.standing(alone=True), now, job)
+            fatal = self._fatal(_without_beaten(self._reader.standing(alone=True)), now, job)
         if fatal is not None:
             yield fatal
         reported = {fatal.id} if fatal is not None else set()
@@ -161,6 +162,7 @@ class SignatureDetector(Detector):
             advice=with_groups(rule.advice, groups),
             evidence=tuple(evidence),
             rule=rule.id,
+            consequence=rule.role == "consequence",
             final=rule.when == "failed" or not rule.unless,  # a server that answers again is over
             yields_to=tuple(name for name in rule.follows if name != "rank-died" or _others_died(hit, job)),
         )
@@ -173,6 +175,13 @@ def with_groups(text: str, groups: Mapping[str, str]) -> str:
     'rank 1 has no module apex'
     """
     return _PLACE.sub(lambda match: groups.get(match[1], match[0])[:_LONGEST_GROUP], text)
+
+
+def _without_beaten(hits: Iterable[Hit]) -> list[Hit]:
+    """Without those of rules that say less of the same finding, of which another line says more."""
+    hits = list(hits)
+    beaten = {(less, hit.rule.finding) for hit in hits for less in hit.rule.over}
+    return [hit for hit in hits if (hit.rule.id, hit.rule.finding) not in beaten]
 
 
 def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import CASCADE
 from diag.detectors.last_words import NATIVE
 from diag.detectors.remedies import remedy
+from diag.detectors.unrecognised_claims import Claim, Open, order, own_frame, same_head
+from diag.detectors.unrecognised_forms import (
+    CLOSING,
+    DIRECT,
+    EXITED,
+    FAILING,
+    FEW_LINES,
+    KINDS,
+    MAY,
+    MISSING,
+    NAMED,
+    NOBODY_TOOK,
+    OF_MODULE,
+    RAISED,
+    REPR,
+    SIGNALLED,
+    SOURCE,
+    WRAPPERS,
+)
 from diag.detectors.unrecognised_words import (
     ADVICE,
     ASKED,
@@ -22,6 +40,7 @@ from diag.detectors.unrecognised_words import (
     OF_PEER,
     PEER,
     REPORTED,
+    STOOD,
     WEAK,
     short,
     signal_name,
@@ -34,171 +53,20 @@ from diag.knowledge.tracebacks import (
     CHAIN,
     FRAME,
     NOT_ITS_END,
-    OF_LAUNCHER,
     behind_prefix,
 )
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
 from diag.model.observations import LogLine
-from diag.state.own_code import is_own_file
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
 
 _MOST_CLAIMS, _MOST_RANKS = 64, 4096
 _ABOVE = 12
 _BELOW = 5
+_REPORTED = 12  # lines of a report, or frames of a debugger
 _WENT_ON_STEPS = 2  # a peer may report one more step after a rank has raised
 _NEAR_END = 3  # lines: what a program says last. Ours.
 _STRANGERS = 8  # lines of others that may be between a frame and its exception
-# One of these is in each line that can be a claim, or that is of a traceback.
-_MAY = re.compile(
-    r"rror|received by PID|nccl|segfault|xception|Interrupt|Exit"
-    r"|Traceback|File \"|ERROR|FATAL|CRITICAL|WARN|Fatal|fatal|illed|fault|bort|Assertion"
-    r"|terminate called|free|malloc|corrupt|stack smashing|not found|No such|denied|unbound|not set$|CANCELLED|Failed|EVICTED|Command '"
-    r"|Call stack|[A-Za-z_.]{3,80}: |(?:eceiv|ot |aught ).{0,30}(?:SIG|ignal)"
-)
-_CLASS = r"(?:[A-Za-z_]\w{0,100}\.){0,12}[A-Za-z_]\w{0,100}"
-# CPython 3.8-3.14 below frames, whatever its name is; elsewhere by the usual endings.
-_RAISED = re.compile(rf"({_CLASS})(?:: (.*)|:?$)")
-_NAMED = re.compile(
-    r"((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Timeout))(?:: (.*)|:?$)"
-)
-# The same as a module's, whose name is its own:   http.client.IncompleteRead: IncompleteRead(4835 bytes read, 5405 more expected)
-_OF_MODULE = re.compile(r"((?:[a-z_]\w{0,100}\.){1,12}[A-Z]\w{0,100})(?:: (.*)|:$)")
-# A line that is an exception's repr, as Hydra 1.1-1.3 prints the cause of what it could not instantiate:
-#   TypeError("Adam.__init__() missing 1 required positional argument: 'params'")
-_REPR = re.compile(
-    r"\s{0,12}((?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception))\((?:'[^\n]{3,2000}'|\"[^\n]{3,2000}\"),?\)$"
-)
-# A line of source, as warnings quote it:   torch.distributed.distributed_c10d._set_pg_timeout(timeout, group)
-_SOURCE = re.compile(
-    r"\s*(?:[\w.]{1,200}(?: = [\w.]{1,200})?\(.*[)(],?|(?:return|raise|with|if|for|assert) .*)$"
-)
-_FILE = re.compile(r'\s*(?:\| {1,3})?File "([^"\n]{1,400})", line (\d{1,7})(?:, in (\S{1,200}))?')
-# Around the exception that a worker raised, its parent's (ray 2.x, multiprocessing, concurrent.futures, torch 1.9-2.13):
-_WRAPPERS = (
-    *OF_LAUNCHER,
-    "RayTaskError",
-    "RemoteTraceback",
-    "RemoteError",
-    "SystemExit",
-    "KeyboardInterrupt",
-)
-_DIRECT = "The above exception was the direct cause"
-# Slurm 20-24, Open MPI 4-5, PBS and LSF; kubelet's words:
-#   srun: PrologSlurmctld failed, job killed
-#   slurmstepd: error: *** STEP 1234.0 ON gpu-17 CANCELLED AT 2026-11-20T22:48:19 DUE TO TIME LIMIT ***
-#   srun: error: gpu-17: task 3: Segmentation fault         mpirun noticed that process rank 3 with PID 0 on node gpu-17 exited on ...
-_SCHEDULER = re.compile(
-    r"(?:srun|slurmstepd|sbatch|salloc|mpirun|mpiexec|prterun|prte|orterun|qsub|bsub)(?:\[\d+\])?: (?:error|fatal|\w{1,40} failed, )"
-    r"|(?:mpirun|prterun) noticed"
-    r"|.{0,80}CANCELLED AT|TERM_(?:MEMLIMIT|RUNLIMIT|OWNER)|=>> PBS: job killed|.{0,80}\b(?:OOMKilled|Evicted|FailedScheduling)\b"
-)
-# NCCL 2.4-2.32 by torch's words; CANN 6-8 (EI0002, EJ0001, ERR02200):
-_ACCELERATOR = re.compile(
-    r"nccl[A-Z]\w{3,40}: |(?:.{0,60}[\s\[(])?(?:E[A-Z]\d{4}|ERR\d{5})[\]): ]|.{0,80}\bHCCL\b.{0,80}(?:rror|ailed)"
-)
-# What NCCL 2.18-2.28 says of its proxy's connections while the processes at their other ends go away, after a failure or at
-# the end of all work:
-#   proxy.cc:1458 NCCL WARN [Service thread] Accept failed Resource temporarily unavailable
-#   proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank 1, res=3, closed=0
-#   proxy.cc:1521 NCCL WARN [Proxy Service 1] Failed to execute operation Close from rank 1, retcode 3
-_CLOSING = re.compile(
-    r"\[Service thread\] (?:Accept failed|Could not receive )|Failed to execute operation Close\b"
-)
-# bash 4-5, dash; argparse; what compilers, linkers and most commands print:
-#   train.sh: line 12: torchrun: command not found      train.py: error: unrecognized arguments: --lora_rnak 8
-_OTHER = re.compile(
-    r"\S{1,200}: (?:(?:line )?\d{1,7}: )?(?:\S{1,200}: )?(?:command not found|No such file or directory|Permission denied"
-    r"|not found|unbound variable|parameter not set)$"
-    r"|(?:[\w./+-]{1,80}: )?(?:fatal )?(?:error|Error|ERROR|FATAL|Fatal)\b ?:.{3}|.{0,40}\bException: "
-)
-# A shell reads no further than this (bash 4-5, dash 0.5):
-#   slurm_script: line 98: syntax error: unexpected end of file       job.sh: 12: Syntax error: "fi" unexpected
-_UNREAD = re.compile(
-    r"\S{1,300}: (?:line )?\d{1,7}: (?:[sS]yntax error\b|unexpected EOF while)|\S{1,300}: error reading input file: "
-)
-_MISSING = re.compile(r": (?:command not found|No such file or directory|Permission denied|not found)$")
-# torch 1.10-2.13, the launcher's table of failures; kernel, in a log of the node:
-#   Program received signal SIGSEGV: Segmentation fault - invalid memory reference.    (gfortran 8-14; Intel: forrtl: severe (174))
-_SIGNALLED = re.compile(
-    r"Signal \d{1,2} \(SIG[A-Z]{3,6}\) received by PID|\bsegfault at [0-9a-f]{1,16} ip "
-    r"|^Program received signal SIG|^forrtl: severe|\*\*\* Process received signal \*\*\*"
-)
-# Who started a program reports that it failed, and no more (CPython 3.8-3.14 subprocess; GNU make 4):
-#   Command '['flower-simulation', '--app', '.']' returned non-zero exit status 1.       make: *** [Makefile:12: train] Error 1
-_EXITED = re.compile(
-    r"\breturned non-zero exit status [1-9]\d{0,2}\.?$|^make(?:\[\d{1,3}\])?: \*\*\* .{1,300}\bError [1-9]\d{0,2}$"
-)
-# In a paste of a few lines any word of failure is worth showing (docker 28, kubelet 1.31, OpenSSH 9.2, nvidia-smi 575):
-#   exec /usr/bin/bash: exec format error        ssh: Could not resolve hostname node2: Name or service not known
-_FAILING = re.compile(
-    r"(?i)(?<!\bno )(?<!\b0 )\b(?:fail(?:ed|ure|s|ing)?|errors?|denied|refused|unreachable|timed? ?out|cannot|can't|could not"
-    r"|unable|not (?:found|permitted|supported|available|known)|no such|no devices|mismatch(?:ed)?|lost|killed|out of memory"
-    r"|corrupt(?:ed)?|invalid|illegal|unsupported|unknown|abort(?:ed|ing)?|crash(?:ed)?|panic|exceed(?:s|ed)|insufficient)\b"
-    r"|(?<!无)(?<!没有)(?:错误|异常|失败|报错|崩溃)|无法|未找到|不存在|拒绝"
-)
-_FEW_LINES = 20
-_KINDS = (
-    (_SCHEDULER, "scheduler"),
-    (_ACCELERATOR, "accelerator"),
-    (_UNREAD, "other"),
-    (_OTHER, "other"),
-)
-
-
-@dataclass(slots=True)
-class _Claim:
-    at: float
-    number: int
-    rank: int | None
-    klass: str
-    text: str  # the message, without prefixes
-    line: str  # as it was printed
-    type: str = ""
-    sure: bool = False  # under a traceback, or of torch's own hook
-    frames: tuple[str, ...] = ()  # each with its line of source, where it has one
-    wrapper: bool = False
-    weak: bool = False  # it only has a word of failure
-    asked: str = ""  # the signal that it was told to end by
-    below: list[str] = field(default_factory=list)  # lines that follow: an exception's message may go on
-
-    @property
-    def said(self) -> str:
-        """With the condition of a bare assertion, or the message that begins below the exception's name."""
-        bare = self.text.startswith("AssertionError")
-        if bare and self.frames and not FRAME.match(self.frames[-1]):
-            return f"{self.frames[-1].strip()} ... {self.text}"
-        return (
-            f"{self.text} {self.below[0]}"
-            if self.sure and self.below and self.text.endswith(":")
-            else self.text
-        )
-
-    def begins_with_source(self, rank: int | None) -> bool:
-        """Whether that rank's message is source that was compiled at run time, before what the compiler says of it."""
-        bare = self.sure and self.rank == rank and self.text.endswith(":")
-        return bare and bool(self.below) and self.below[0].startswith("#")
-
-    @property
-    def is_raised(self) -> bool:
-        return self.klass == "python" and self.sure and not self.wrapper
-
-
-@dataclass(slots=True)
-class _Open:
-    """A traceback of one source that is being read."""
-
-    frames: list[str]
-    left: int = 0
-    ignored: bool = False
-    source: str = ""  # the last line of it that was quoted
-    direct: _Claim | None = None  # the exception that this one was raised from
-
-    @property
-    def indent(self) -> int:
-        """Blanks before the last frame."""
-        frame = next((line for line in reversed(self.frames) if FRAME.match(line)), "")
-        return len(frame) - len(frame.lstrip())
 
 
 class UnrecognisedFailureDetector(Detector):
@@ -219,11 +87,11 @@ class UnrecognisedFailureDetector(Detector):
     listens = (LogLine, StepMade)
 
     def __init__(self) -> None:
-        self._claims: list[_Claim] = []
-        self._open: dict[int | None, _Open] = {}
+        self._claims: list[Claim] = []
+        self._open: dict[int | None, Open] = {}
         self._before: dict[int | None, deque[str]] = {}
         self._samples = SampleTracker()
-        self._last: _Claim | None = None  # whose message may go on
+        self._last: Claim | None = None  # whose message may go on
         self._lines = 0
         self._steps: deque[int] = deque(maxlen=_WENT_ON_STEPS)
 
@@ -239,10 +107,11 @@ class UnrecognisedFailureDetector(Detector):
         self._lines += 1
         if fact.bar or not fact.text:
             return
-        self._goes_on(fact)
+        if self._goes_on(fact):
+            return
         traceback = self._open.get(fact.rank)
         may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)
-        if not may and self._lines > _FEW_LINES and _MAY.search(fact.text[:400]) is None:
+        if not may and self._lines > FEW_LINES and MAY.search(fact.text[:400]) is None:
             return
         message = message_of(fact.text)
         if not self._samples.is_of_data(fact.rank, message):
@@ -258,9 +127,9 @@ class UnrecognisedFailureDetector(Detector):
         if "Traceback (most recent call last)" in text:
             self._begin(fact.rank, before)
         elif text == CALL_STACK:
-            self._open[fact.rank] = _Open([], ignored=True)
+            self._open[fact.rank] = Open([], ignored=True)
         elif FRAME.match(text):
-            self._open.setdefault(fact.rank, _Open([])).frames.append(text)
+            self._open.setdefault(fact.rank, Open([])).frames.append(text)
             self._open[fact.rank].left = _STRANGERS
         elif CHAIN in text:
             self._chained(at, fact, before)
@@ -272,26 +141,35 @@ class UnrecognisedFailureDetector(Detector):
     def _scheduled(self) -> None:
         self._claims = [claim for claim in self._claims if "FailedScheduling" not in claim.text]
 
-    def _goes_on(self, fact: LogLine) -> None:
+    def _goes_on(self, fact: LogLine) -> bool:
+        """Whether the line is part of a report, and no claim of its own."""
         claim = self._last
         if claim is None or claim.rank != fact.rank:
-            return
+            return False
         text = fact.text.strip()
+        taken = claim.takes(fact.text.strip())
+        if taken is not None:
+            if taken and len(claim.below) < _REPORTED:
+                claim.below.append(text[:LONGEST])
+            elif claim.below and not claim.debugged:
+                self._last = None
+            return taken
         if (
             len(claim.below) == _BELOW
             or FRAME.match(fact.text)
             or "Traceback" in text
             or CHAIN in text
-            or (fact.text[:1] == "[" and not _same_head(fact.text, claim.line))
+            or (fact.text[:1] == "[" and not same_head(fact.text, claim.line))
         ):
             self._last = None
         elif any(letter.isalnum() for letter in text):  # more than the brackets that close a notebook's JSON
             claim.below.append(text[:LONGEST])
+        return False
 
     def _chained(self, at: float, fact: LogLine, before: deque[str]) -> None:
         """An excerpt may begin below the frames of what this sentence speaks of."""
         text = next((line for line in reversed(before) if line.strip()), "")
-        match = _NAMED.match(text) or _OF_MODULE.match(text)
+        match = NAMED.match(text) or OF_MODULE.match(text)
         known = any(claim.text == text for claim in self._claims)
         if match is not None and not known and fact.rank not in self._open:
             self._add(at, replace(fact, text=text), "python", text, match[1], sure=True)
@@ -299,10 +177,13 @@ class UnrecognisedFailureDetector(Detector):
     def _begin(self, rank: int | None, before: deque[str]) -> None:
         if len(self._open) >= _MOST_RANKS:
             return
-        chained = any(_DIRECT in line for line in before)
+        chained = any(DIRECT in line for line in before)
         last = next((claim for claim in reversed(self._claims) if claim.rank == rank and claim.sure), None)
         ignored = bool(before) and NOT_ITS_END.search(before[-1]) is not None
-        self._open[rank] = _Open([], 0, ignored, direct=last if chained else None)
+        passing = any(NOBODY_TOOK in line for line in before)
+        if any(CHAIN in line for line in before):
+            passing = last is not None and last.passing
+        self._open[rank] = Open([], 0, ignored, direct=last if chained else None, passing=passing)
 
     def _ends_traceback(self, at: float, fact: LogLine, text: str, uncaught: bool) -> bool:
         """Whether the line is a traceback's; its exception becomes a claim."""
@@ -310,7 +191,7 @@ class UnrecognisedFailureDetector(Detector):
         if traceback is not None and traceback.frames and text[:1].isspace():
             bare = text.lstrip()
             # source stands deeper than its frame, so this is none: whoever pasted it lost the indents
-            if len(text) - len(bare) <= traceback.indent and _NAMED.match(bare):
+            if len(text) - len(bare) <= traceback.indent and NAMED.match(bare):
                 text, fact = bare, replace(fact, text=bare)
         if traceback is None or not traceback.left or text[:1].isspace() or not text:
             if traceback is not None and text.strip(" ^~"):
@@ -318,7 +199,7 @@ class UnrecognisedFailureDetector(Detector):
                 if traceback.frames and FRAME.match(traceback.frames[-1]):
                     traceback.frames.append(text)
             return traceback is not None and bool(text[:1].isspace())
-        match = _RAISED.match(text)
+        match = RAISED.match(text)
         if match is None:
             traceback.left -= 1
             return False
@@ -331,13 +212,21 @@ class UnrecognisedFailureDetector(Detector):
             if match[1] == "AssertionError" and not match[2] and traceback.source.startswith("assert"):
                 frames = tuple(line for line in frames if line.strip() != traceback.source)
                 frames += (f"    {traceback.source}",)  # the condition is all that it says
-            self._add(at, fact, "python", text, match[1], sure=True, frames=frames)
+            if not traceback.passing or self._is_first_of_its_kind(text):
+                self._add(at, fact, "python", text, match[1], sure=True, frames=frames)
+                self._claims[-1].passing = traceback.passing
         return True
+
+    def _is_first_of_its_kind(self, text: str) -> bool:
+        """Of exceptions that the program goes on from, only the kind that it has last counts: those before are over."""
+        known = any(claim.passing and claim.text == text for claim in self._claims)
+        self._claims = [claim for claim in self._claims if not claim.passing or claim.text == text]
+        return not known
 
     def _alone(self, at: float, fact: LogLine, text: str, level: str, uncaught: bool) -> None:
         if " Scheduled " in text and "Successfully assigned" in text:
             self._scheduled()
-        if "NCCL WARN " in fact.text and not _CLOSING.search(fact.text[:400]):
+        if "NCCL WARN " in fact.text and not CLOSING.search(fact.text[:400]):
             self._add(at, fact, "accelerator", fact.text)
         if match := ASKED_TO_END.search(text[:300]):
             self._add(at, fact, "scheduler", text, asked=signal_name(match))
@@ -347,27 +236,27 @@ class UnrecognisedFailureDetector(Detector):
                 self._add(at, fact, "other", text, weak=True)
             return
         bare = text.lstrip(" |+")
-        if self._lines <= _FEW_LINES and (behind := behind_prefix(text)):
+        if self._lines <= FEW_LINES and (behind := behind_prefix(text)):
             bare = behind
-        if match := _NAMED.match(bare) or (_OF_MODULE.match(bare) if self._lines <= _FEW_LINES else None):
+        if match := NAMED.match(bare) or (OF_MODULE.match(bare) if self._lines <= FEW_LINES else None):
             self._add(at, fact, "python", bare, match[1], sure=uncaught)
-        elif match := _REPR.match(text):
+        elif match := REPR.match(text):
             self._add(at, fact, "python", text.strip(), match[1])
-        elif NATIVE.search(text) or _SIGNALLED.search(text):
+        elif NATIVE.search(text) or SIGNALLED.search(text):
             self._add(at, fact, "native", text)
         else:
-            klass = next((name for form, name in _KINDS if form.match(text)), "")
+            klass = next((name for form, name in KINDS if form.match(text)), "")
             if klass or level in ("ERROR", "CRITICAL"):
                 self._add(at, fact, klass or "other", text)
-            elif _EXITED.search(text):
+            elif EXITED.search(text):
                 self._add(at, fact, "other", text, wrapper=True)
             elif self._is_weak(text):
                 self._add(at, fact, "other", text, weak=True)
 
     def _is_weak(self, text: str) -> bool:
         """Only a word of failure, which is worth showing where there are few lines."""
-        worth = self._lines <= _FEW_LINES and "Warning" not in text and _FAILING.search(text) is not None
-        return worth and not _SOURCE.match(text)
+        worth = self._lines <= FEW_LINES and "Warning" not in text and FAILING.search(text) is not None
+        return worth and not SOURCE.match(text)
 
     def _add(
         self,
@@ -391,18 +280,25 @@ class UnrecognisedFailureDetector(Detector):
         if len(self._claims) < _MOST_CLAIMS:
             wrapper = (
                 wrapper
-                or any(name in kind or name in text[:200] for name in _WRAPPERS)
+                or any(name in kind or name in text[:200] for name in WRAPPERS)
                 or CASCADE.search(text[:500]) is not None
             )
-            self._last = None
+            if self._last is not None and not self._last.debugged:
+                self._last = None
             told = (klass, text, fact.text, kind, sure, frames, wrapper, weak, asked)
-            self._claims.append(_Claim(at, self._lines, fact.rank, *told))
-            if (klass == "python" and sure) or "*** Process received signal" in text:
+            self._claims.append(Claim(at, self._lines, fact.rank, *told))
+            if (
+                (klass == "python" and sure)
+                or "*** Process received signal" in text
+                or text.endswith("Inner Error!")
+                or (klass == "python" and text.endswith(":"))
+                or self._claims[-1].takes(text) is not None
+            ):
                 self._last = self._claims[-1]
 
     @property
     def _is_a_paste(self) -> bool:
-        return self._lines <= _FEW_LINES and not self._steps
+        return self._lines <= FEW_LINES and not self._steps
 
     # -- judging -------------------------------------------------------------------------------------------
 
@@ -419,19 +315,19 @@ class UnrecognisedFailureDetector(Detector):
         ]
         if not claims:
             return
-        claim = min(claims, key=_order)
+        claim = min(claims, key=order)
         raised = next((one for one in self._claims if one.sure), claim)
         if raised.text.startswith("KeyboardInterrupt"):
             claim = raised  # nothing had raised an error before somebody ended it
-        if claim.klass == "other" and _MISSING.search(
+        if claim.klass == "other" and MISSING.search(
             claim.text
         ):  # a script goes on from it; not from the last
-            claim = next(one for one in reversed(claims) if _MISSING.search(one.text))
+            claim = next(one for one in reversed(claims) if MISSING.search(one.text))
         # a program may go on from what it only printed
         passing = job.run.end_unknown and claim.klass == "other" and self._lines - claim.number > _NEAR_END
         passing = passing or claim.weak
         who = f"rank {claim.rank}: " if claim.rank is not None else ""
-        own = _own_frame(claim.frames)
+        own = own_frame(claim.frames)
         where = f", from {own}" if own else ""
         why = f"it was told to end by {claim.asked}" if claim.asked else "no rule knows it"
         yield Finding(
@@ -456,7 +352,9 @@ class UnrecognisedFailureDetector(Detector):
         )
 
 
-def _advice(claim: _Claim) -> str:
+def _advice(claim: Claim) -> str:
+    if claim.stood_in:
+        return STOOD.format(call=claim.stood_in)
     if claim.asked:
         return ASKED
     if claim.wrapper and "KeyboardInterrupt" in (claim.type or claim.text[:200]):
@@ -465,36 +363,14 @@ def _advice(claim: _Claim) -> str:
         return OF_PEER
     if "(SIGKILL) received by PID" in claim.text:
         return KILLED
+    if claim.reports:
+        told = (remedy([line], line, general=False) for line in (*claim.below, claim.text))
+        return next(filter(None, told), ADVICE[claim.klass])
     known = remedy([*claim.frames, claim.text, *claim.below], claim.text, general=not claim.wrapper)
     if known or claim.wrapper or claim.weak:
         return known or (REPORTED if claim.wrapper else WEAK)
-    if claim.klass == "other" and _MISSING.search(claim.text):
+    if claim.klass == "other" and MISSING.search(claim.text):
         return NOT_STARTED
     if claim.klass == "other" and claim.number == 1:
         return NOTHING_ABOVE
     return ADVICE[claim.klass]
-
-
-def _order(claim: _Claim) -> tuple[bool, int, int]:
-    """Consequences last; an exception with its traceback before what native code, the scheduler or the driver say, and
-    those before a line that only looks like an error, a heading last; of equals the first."""
-    weak = claim.weak or (claim.klass == "other" and claim.text.rstrip().endswith(":"))
-    other = 1 if _UNREAD.match(claim.text) else 4 if weak else 3
-    kinds = {"python": 2, "native": 1, "scheduler": 1, "accelerator": 1, "other": other}
-    return (claim.wrapper, 0 if claim.sure else 5 if claim.asked else kinds[claim.klass], claim.number)
-
-
-def _same_head(text: str, line: str) -> bool:
-    """Whether Open MPI puts the same host and process before both:   [nid006549:31808] Signal: Segmentation fault (11)"""
-    head, end, _ = line.partition("] ")
-    return bool(end) and ":" in head and text.startswith(f"{head}] ")
-
-
-def _own_frame(frames: tuple[str, ...]) -> str:
-    """`data.py:33 in encode` of the innermost frame that is the program's own; "" where there is none."""
-    for line in reversed(frames):
-        match = _FILE.match(line)
-        if match and is_own_file(match[1]):
-            name = re.split(r"[/\\]", match[1])[-1]
-            return f"{name}:{match[2]}" + (f" in {match[3]}" if match[3] else "")
-    return ""

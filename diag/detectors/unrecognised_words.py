@@ -6,14 +6,16 @@ import re
 
 LONGEST = 300
 ADVICE = {
-    "python": "No rule of diag knows this exception: its own words and the line of your code that led to it are in the evidence. "
-    "Search for the message with the library's version beside it.",
-    "native": "Native code ended the process: set PYTHONFAULTHANDLER=1 to see from which line of Python, and check that torch, CUDA "
-    "and extensions were built for each other.",
-    "scheduler": "The scheduler, or what starts the ranks for it, printed it: ask it for its reason (`sacct -j JOB -o "
-    "State,ExitCode,Reason`, `kubectl describe pod`), and look for the first rank's own error above.",
-    "accelerator": "The driver or the communication library reported it: look in `dmesg -T` of that node for the same time, and run "
-    "`diag doctor` there.",
+    "python": "No rule of diag knows this exception, and nothing else that was read says more than its message: start from the names "
+    "and values in it; for a search add the version of the library that raised it.",
+    "native": "Native code ended the process, and the line does not say why: PYTHONFAULTHANDLER=1 shows from which line of Python it "
+    "was called, a core dump (`ulimit -c unlimited`, `gdb`) where in native code.",
+    "scheduler": "What starts the ranks printed it, and no rule of diag knows the line: start from what it names (a node, a task, a "
+    "file, an option) and from the lines around it. Its own record may say more (Slurm: `sacct -j JOB -o State,ExitCode,Reason`; "
+    "Kubernetes: `kubectl describe pod`).",
+    "accelerator": "The library of communication or the driver reported it, and no rule of diag knows the line; whether a setting, the "
+    "network or the device is at fault, it does not say. Start from what it names (a file, an address, a device, a variable); "
+    "NCCL_DEBUG=INFO (Ascend: ~/ascend/log) shows the lines that led to it, `dmesg -T` whether the kernel saw a fault then.",
     "other": "No rule of diag knows this line: it is the first error in the log that nothing else explains. What stands above it shows "
     "which step failed.",
 }
@@ -29,6 +31,11 @@ KILLED = (
     'Most often the kernel\'s OOM killer: `dmesg -T | grep -i "killed process"` on that node, `kubectl describe pod` (OOMKilled), '
     "`sacct -j ID` (OUT_OF_MEMORY). Else an operator, a scheduler, or a launcher that ended this process after another one had "
     "failed: look for the first failure above it."
+)
+STOOD = (
+    "Somebody interrupted it in a debugger, so it most likely stood still: it was in `{call}`. If that waits (for an event, a lock, a "
+    "queue, a peer), what it waits for did not come: see who should have brought it, give the call a limit of time so that it fails "
+    "and says why, and try another version of the library or driver whose frames are above your own."
 )
 INTERRUPTED = (
     "SIGINT ended it: Ctrl-C, a notebook that was stopped, or a scheduler that sends it. Nothing in the job is known to have failed; "

@@ -180,6 +180,7 @@ class Finding:
     # of the rule that says so: detectors know more, and one that names the same takes its place
     rule: str = ""
     yields_to: tuple[str, ...] = ()  # findings of detectors beside which it is not reported
+    consequence: bool = False  # of a rule for what follows from something else
     seen_alone: bool = False  # in an excerpt that does not tell whether the job ended of it
     hosts: tuple[str, ...] = ()  # nodes that say it, where it was passed up from them
     reported_by: str = ""  # the host of the job hub, where it judges all nodes

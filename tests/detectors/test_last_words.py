@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.detectors.last_words import exceptions
+from diag.detectors.last_words import _before_it, exceptions
 from diag.detectors.signatures import SignatureDetector
 from diag.model import Severity
 from diag.model.observations import (
@@ -270,3 +270,14 @@ def test_kernels_word_of_a_segfault_counts_where_the_process_is_the_jobs(
     detector = SignatureDetector()
     detector.observe(story.now - 5, KernelLine(None, SEGFAULT.format(pid), host_pids))
     assert bool(list(detector.check(story.now, story.engine.job))) is ours
+
+
+def test_shell_s_word_for_a_crash_is_not_taken_for_the_program_s_last() -> None:
+    lines = [
+        "step 3",
+        "Memory access fault by GPU node-1. Reason: Page not present.",
+        "Aborted (core dumped)",
+    ]
+
+    assert _before_it(lines, lines[-1]) == lines[1]
+    assert _before_it(["step 3", lines[-1]], lines[-1]) == ""

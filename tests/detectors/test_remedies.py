@@ -22,7 +22,8 @@ def _told(form: Form) -> str:
 
 
 def _of_form(text: str) -> str:
-    """The form whose first sentence begins so."""
+    """The form whose first sentence begins so, behind what the message itself says."""
+    text = text.partition('". ')[2] if text.startswith("The message itself says: ") else text
     for form in FORMS:
         for sentence in form.do[0]:
             if text.startswith(sentence.partition("{")[0]) and all(
@@ -128,7 +129,7 @@ def test_line_that_failed_and_the_call_that_led_to_it_are_told_apart() -> None:
         '  File "/opt/v/lib/python3.11/site-packages/scales/core.py", line 4, in scale',
         "    return a * 2",
     ]
-    error = "TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'"
+    error = "ValueError: too many values to unpack (expected 2)"
 
     assert "The line is `scale(None)` (`train.py:9 in main`)." in remedy([TRACEBACK, *own, error], error)
     assert "The call that led to it is `scale(None)` (`train.py:9 in main`)." in remedy(
@@ -181,3 +182,57 @@ def test_program_that_ended_on_purpose_is_no_refused_call(error: str) -> None:
     library = ['  File "/opt/v/lib/python3.11/site-packages/cli/core.py", line 4, in parse', "    leave(2)"]
 
     assert remedy([TRACEBACK, *own, *library, error], error) == ""
+
+
+def test_advice_of_the_message_itself_comes_before_that_of_a_form() -> None:
+    error = "TypeError: run() got an unexpected keyword argument 'mode'. Did you mean 'modes'?"
+
+    told = remedy([error], error)
+
+    assert told.startswith("The message itself says: \"Did you mean 'modes'?\". The `run` that is installed")
+
+
+def test_offer_of_more_details_is_no_advice() -> None:
+    error = "ValueError: the ring is open. Set RING_DEBUG=1 for more information."
+
+    assert remedy([error], error) == ""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says", "leaves_out"),
+    [
+        ("'int' and 'NoneType'", "One side is None", "YAML"),
+        ("'str' and 'int'", "A text stands where a number is wanted", "None"),
+        ("'str' and 'str'", "is not defined between str and str", "number"),
+        ("'tuple' and 'int'", "is not defined between tuple and int", "None"),
+    ],
+)
+def test_operands_are_judged_by_the_kinds_that_the_message_names(
+    kinds: str, says: str, leaves_out: str
+) -> None:
+    error = f"TypeError: unsupported operand type(s) for |: {kinds}"
+
+    told = remedy([error], error)
+
+    assert says in told and leaves_out not in told
+
+
+def test_failure_inside_a_library_is_not_said_to_be_the_caller_s() -> None:
+    lines = [
+        TRACEBACK,
+        '  File "/srv/job/train.py", line 9, in main',
+        "    trainer.train()",
+        '  File "/opt/v/lib/python3.11/site-packages/jax/_src/linalg.py", line 4, in eigh',
+        "    return eigh_p.bind(x)",
+        "XlaRuntimeError: INTERNAL: the ring is open",
+    ]
+
+    told = remedy(lines, lines[-1])
+
+    assert "no more than the message is known of it" in told and "arguments" not in told
+
+
+def test_a_transfer_of_another_program_is_none_of_a_scheduler_s() -> None:
+    line = "NCCL operation ncclCommInitRank failed: Failed to execute operation Connect from rank 1"
+
+    assert "HTCondor" not in remedy([line], line)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from diag.detectors.precedence import _names_the_failure
 from diag.engine.importers.log_import import LogImport, read_log
 from diag.engine.replay import replay_records
 from diag.model import Finding, Severity
@@ -101,7 +103,7 @@ def test_connection_that_the_other_end_refused_is_not_the_drivers(tmp_path: Path
     (other,) = found("n2:1:2 [0] NCCL WARN Message truncated : received 256 bytes instead of 128\n", tmp_path)
 
     assert finding.advice.startswith("The other end of the connection")
-    assert other.advice.startswith("The driver or the communication library")
+    assert other.advice.startswith("The library of communication or the driver")
 
 
 def test_exit_status_alone_comes_after_what_the_program_itself_printed(tmp_path: Path) -> None:
@@ -232,3 +234,102 @@ def test_compilers_word_stands_for_the_source_it_refuses(tmp_path: Path) -> None
     (finding,) = found(text, tmp_path)
 
     assert "RuntimeError: nvrtc: error: invalid value for --gpu-architecture" in finding.summary
+
+
+PYXIS = """pyxis: importing docker image ...
+slurmstepd: error: pyxis: container start failed with error code: 1
+slurmstepd: error: pyxis: printing contents of log file ...
+slurmstepd: error: pyxis:     enroot-switchroot: failed to execute: /bin/bash: No such file or directory
+slurmstepd: error: pyxis: couldn't start container
+slurmstepd: error: Failed to invoke spank plugin stack
+srun: error: hpc-pg0-2: task 1: Exited with exit code 1
+"""
+
+
+def everything(text: str, path: Path) -> list[Finding]:
+    log = path / "train.log"
+    log.write_text(text)
+    engine, _ = replay_records(LogImport(read_log(log, [], Progress())))
+    return list(engine.active())
+
+
+def test_report_of_a_container_is_read_above_that_its_task_ended(tmp_path: Path) -> None:
+    # pyxis 0.9, enroot 3.3 (public report)
+    first, death = sorted(everything(PYXIS, tmp_path), key=lambda finding: finding.id, reverse=True)
+
+    assert first.id == "unrecognised-failure" and "container start failed" in first.summary
+    assert "`/bin/bash`" in first.advice and "--no-container-entrypoint" in first.advice
+    assert "enroot-switchroot" in first.evidence[0].excerpt and "srun" not in first.evidence[0].excerpt
+    assert death.summary.endswith("see finding unrecognised-failure for the reason")
+
+
+def test_that_a_task_ended_says_no_more_than_its_death(tmp_path: Path) -> None:
+    text = "epoch 1 done\nsrun: error: gpu-17: task 1: Exited with exit code 1\n"
+
+    assert [finding.id for finding in everything(text, tmp_path)] == ["rank-died"]
+
+
+def test_code_of_an_accelerator_is_read_above_the_abort_that_follows_it(tmp_path: Path) -> None:
+    # CANN 7.0 (public report)
+    text = (
+        "EH9999: Inner Error!\n"
+        "EH9999  [Init][Env]init env failed![FUNC:ReportInnerError][FILE:log_inner.cpp][LINE:145]\n"
+        "Aborted (core dumped)\n"
+    )
+
+    findings = {finding.id: finding for finding in everything(text, tmp_path)}
+
+    assert "init env failed" in findings["unrecognised-failure"].summary
+    assert findings["rank-died"].advice.startswith("See finding unrecognised-failure")
+
+
+def test_stack_of_a_debugger_shows_where_an_interrupted_program_stood(tmp_path: Path) -> None:
+    # gdb 12 (public report)
+    text = (
+        "Waiting on the event\n^C\n"
+        'Thread 1 "zello_hang" received signal SIGINT, Interrupt.\n'
+        "0x00007ffff7bef23b in sched_yield () at ../sysdeps/unix/syscall-template.S:120\n"
+        "120     ../sysdeps/unix/syscall-template.S: No such file or directory.\n"
+        "(gdb) bt\n"
+        "#0  0x00007ffff7bef23b in sched_yield () at ../sysdeps/unix/syscall-template.S:120\n"
+        "#1  0x00007ffff733197a in L0::EventImp::hostSynchronize(unsigned long) () from /usr/local/lib/libze_intel_gpu.so.1\n"
+        "#2  0x00007ffff7f15b6e in zeEventHostSynchronize (hEvent=0x55, timeout=18446744073709551615) at /src/ze_libapi.cpp:2277\n"
+        "#3  0x000055555555d7a8 in main (argc=1, argv=0x7ffe) at zello_hang.cpp:113\n"
+    )
+
+    (finding,) = found(text, tmp_path)
+
+    assert "it was in `zeEventHostSynchronize, called at zello_hang.cpp:113`" in finding.advice
+    assert "#2" in finding.evidence[0].excerpt
+
+
+def test_of_exceptions_that_nobody_took_the_kind_at_the_end_is_the_root(tmp_path: Path) -> None:
+    # asyncio of CPython 3.10
+    def unretrieved(error: str) -> str:
+        task = "future: <Task finished name='Task-7' coro=<ask() done, defined at /app/ask.py:3>>\n"
+        return (
+            "ERROR: Task exception was never retrieved\n"
+            + task
+            + TRACEBACK.format(file="/app/ask.py", line=9, name="ask")
+            + f"{error}\n"
+        )
+
+    text = unretrieved("NameError: name 'ask_all' is not defined") * 2 + 3 * unretrieved(
+        "openai.APIStatusError: Error code: 402"
+    )
+
+    summaries = " ".join(finding.summary for finding in everything(text, tmp_path))
+
+    assert "Error code: 402" in summaries and "NameError" not in summaries
+
+
+def test_rule_for_what_follows_from_an_exception_does_not_name_that(tmp_path: Path) -> None:
+    # datasets 2.14
+    wrapper = "datasets.builder.DatasetGenerationError: An error occurred while generating the dataset"
+    (alone,) = everything(f"{wrapper}\n", tmp_path)
+    (raised,) = found("SchemaInferenceError: Please pass `features` when writing data\n", tmp_path)
+    (same,) = found("KeyError: 'text'\n", tmp_path)
+
+    assert alone.id == "dataset-format" and alone.consequence
+    assert not _names_the_failure(alone, raised)
+    assert _names_the_failure(alone, replace(same, summary=f'"{wrapper}"; no rule knows it'))

@@ -214,3 +214,27 @@ def test_job_that_slurm_ended_does_not_run(why: str, tmp_path: Path) -> None:
     before = report(judged(steps, tmp_path))
     assert before["job"]["state"] == "running"
     assert before["sentence"].startswith("The log does not tell how the job ended; ")
+
+
+@pytest.mark.parametrize(("last", "size"), [(1, 2), (640, 0)])
+def test_number_of_ranks_is_told_only_where_none_is_missing_between_them(
+    last: int, size: int, tmp_path: Path
+) -> None:
+    text = (
+        f"[rank0]: loading\n[rank{last}]: Traceback (most recent call last):\n"
+        f'[rank{last}]:   File "/app/train.py", line 9, in main\n[rank{last}]: ValueError: no rows\n'
+    )
+
+    assert judged(text, tmp_path).job.world_size == size
+
+
+def test_line_that_says_more_is_read_above_those_before_it(tmp_path: Path) -> None:
+    # kubelet 1.27 (public report)
+    text = (
+        '  Warning  FailedMount  2m5s  kubelet  MountVolume.MountDevice failed for volume "pv-blob" : rpc error: code = Internal\n'
+        "Output: mount.nfs: mounting server:/share failed, reason given by server: No such file or directory\n"
+    )
+
+    (finding,) = found(text, tmp_path)
+
+    assert "reason given by server" in finding.summary and "pv-blob" not in finding.summary

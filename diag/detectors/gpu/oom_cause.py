@@ -83,7 +83,7 @@ def cause_of(fact: CudaOutOfMemory, holders: Holders, rank: RankView | None, job
     tried, free, unused = fact.tried_bytes, fact.free_bytes, fact.reserved_bytes or 0
     if fact.allowed_bytes is not None and free >= tried:
         return "memory_fraction"
-    if free + unused >= tried and unused >= _PIECES_RATIO * fact.total_bytes:
+    if not holders.strange and free + unused >= tried and unused >= _PIECES_RATIO * fact.total_bytes:
         return "fragmentation"
     without = free + unused
     if holders.others_bytes and without + holders.others_bytes >= tried:

@@ -18,7 +18,7 @@ from typing import Any
 from diag.detectors.remedies.failure import Failure, failure_of
 from diag.text.tables import load_table, places
 
-__all__ = ["Form", "all_forms", "remedy"]
+__all__ = ["Form", "all_forms", "hint", "remedy"]
 
 _FOLDER = Path(__file__).parent
 # The first form that fits counts: the narrow before the wide.
@@ -55,9 +55,12 @@ _TOLD = re.compile(
     r"|instead of|try (?:setting|running|using|increasing|reducing|passing)|(?:should|must|need to|have to|can) be "
     r"(?:set|installed|given|passed|provided|specified))\b|请|必须"
 )
+# Of a bug's report, and of what only shows more of the error:
 _NOT_TOLD = re.compile(
-    r"(?i)\b(?:report (?:this|the|a|it)|file an? (?:issue|bug)|open an? issue|developers)\b"
+    r"(?i)\b(?:report (?:this|the|a|it)|file an? (?:issue|bug)|open an? issue|developers"
+    r"|for (?:more|further|additional|full)? ?(?:information|details|help|usage)|(?:stack ?trace|traceback|documentation|call stack)\b)"
 )
+_POINTS = re.compile(r"(?i)\W*(?:see|refer to|check out)\b")  # to a text that has more
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 
 
@@ -124,8 +127,15 @@ def remedy(lines: Sequence[str], error: str, *, general: bool = True) -> str:
             continue
         shown = [_filled(others, found) for others in form.do]
         if shown[0]:
+            if values["hint"] and not any(values["hint"] in text for text in shown):
+                shown.insert(0, _filled(hint("do"), values))  # it knows better than a form
             return " ".join(filter(None, shown))
     return ""
+
+
+def hint(key: str) -> tuple[str, ...]:
+    """The sentence before a form's for what the message itself tells to do, in English (`do`) or Chinese (`zh`)."""
+    return tuple(load_table(_FOLDER / "shared.yaml")["hint"][key])
 
 
 def _is_no_refusal(failure: Failure) -> bool:
@@ -207,6 +217,10 @@ def _values(failure: Failure) -> dict[str, str]:
         "wanted": wanted,
         "closest": closest,
         "told": next(_told(failure.message), ""),
+        # what stands below may be another's
+        "hint": next(
+            (one for one in _told(failure.message.partition("\n")[0]) if not _POINTS.match(one)), ""
+        ),
     }
     return {name: _short(text) for name, text in values.items()}
 

@@ -386,8 +386,11 @@ class LogOutcome:
         distributed = self.world_size > 1 or bool(self.ranks or self.failed)
         ranks = sorted({*self.ranks, *died})
         world = max([self.world_size, *(rank + 1 for rank in ranks)], default=0)
+        # of ranks with gaps between them it is not known how many there are
+        whole = ranks == list(range(world))
+        told = world if self.world_size or self._suspicious or whole else 0
         for rank in ranks:
-            yield replace(self._found(rank, world, distributed=distributed), at=next(at))
+            yield replace(self._found(rank, told, distributed=distributed), at=next(at))
         # Of one rank's line alone the others are not known, nor how many there are.
         if self._suspicious and (self.world_size > 1 or len(ranks) > 1):
             yield from self._stands(at, ranks, world)

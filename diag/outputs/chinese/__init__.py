@@ -114,9 +114,10 @@ def _of_rule(rule: str) -> Catalogue:
 @cache
 def _remedies() -> Catalogue:
     """The advice by a failure's form, whose places hold what its lines say."""
-    from diag.detectors.remedies import all_forms
+    from diag.detectors.remedies import all_forms, hint
 
     found = Catalogue(beyond=catalogue())
+    found.add(*hint("do"), *hint("zh"), of_rule=True)
     for form in all_forms():
         for english, chinese in zip(form.do, form.zh, strict=True):
             for one, other in zip(english, chinese, strict=True):
