@@ -12,11 +12,16 @@ from fastapi.responses import FileResponse, Response, StreamingResponse
 from diag.outputs import manual
 from diag.outputs.http.answers import Reading, answer, answers, content, refusals
 from diag.outputs.http.daemon_thread import in_daemon_thread
-from diag.outputs.http.events import Events, TooMany
+from diag.outputs.http.events import Events, TooMany, packed
 from diag.outputs.http.guard import asker_of
+from diag.outputs.http.state import States, accepts_gzip
 from diag.outputs.view import parts
 from diag.outputs.view.view import HubView
 
+_Ranks = Annotated[
+    Literal["rows", "columns"],
+    Query(description="columns: {count, columns}, each {all}, {of, at} or {each}; numbers as fine as a screen shows"),
+]
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -64,10 +69,12 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
             raise HTTPException(404, "the page has no such file")
         return send(name)
 
-    @app.get("/state", responses=answers("State"))
-    async def state() -> Response:
-        """All that the page shows, at once."""
-        return answer({"schema": "diag.state/1", **await look()})
+    states = States(view, look)
+
+    @app.get("/state", responses={**answers("State", 422), 304: {"description": "It is as the ETag given says"}})
+    async def state(request: Request, ranks: _Ranks = "rows") -> Response:
+        """All that the page shows, at once, at most 1 s old; gzip to who takes it. ETag: of all but `now`."""
+        return await states.answer(request, as_columns=ranks == "columns")
 
     @app.get(
         "/events", responses={**content("A stream without an end", "text/event-stream"), **refusals(422)}
@@ -77,15 +84,19 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         lang: Annotated[
             Literal["en", "zh"], Query(description="zh: with the Chinese of what they say")
         ] = "en",
+        ranks: _Ranks = "rows",
     ) -> Response:
         """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the
-        part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event:
+        part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given; `rows` may be columns. `event:
         end`: diag ends. `event: chinese` (lang=zh) comes before parts that have any: {part: {English: Chinese}}."""
         try:
-            source = await events.listen(asker_of(request).owns_the_run, lang)
+            source = await events.listen(asker_of(request).owns_the_run, lang, as_columns=ranks == "columns")
         except TooMany:
             raise HTTPException(503, "too many pages are watching this run; close one") from None
-        return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        headers = {"X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
+        if accepts_gzip(request):
+            source, headers["Content-Encoding"] = packed(source), "gzip"
+        return StreamingResponse(source, media_type="text/event-stream", headers=headers)
 
     making: list[asyncio.Task[bytes]] = []
 
