@@ -36,8 +36,8 @@ _POLICY = (
 )
 
 
-def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
-    """The events are to be closed before the server ends."""
+def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) -> Events:
+    """The events are to be closed before the server ends. `written`: paths of bundles that dumps wrote."""
     folder = resources.files("diag.outputs").joinpath("web")
     files = {
         prefix + each.name: each
@@ -119,8 +119,9 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         "/bundles/{name}", responses={**content("A bundle", "application/gzip"), **refusals(403, 404, 422)}
     )
     async def bundle(request: Request, name: Annotated[str, Path(description="of its file")]) -> Response:
-        """A bundle that was written by itself when a critical finding was told (see `bundle` of a finding)."""
-        kept = await reading(lambda: [one.path for _, one in view.engine.job.run.evidence])
+        """A bundle that this diag wrote: by itself when a critical finding was told (`bundle` of a finding), or for
+        /dump (`bundle` of its answer)."""
+        kept = [*written, *await reading(lambda: [one.path for _, one in view.engine.job.run.evidence])]
         path = next((path for path in kept if path.rpartition("/")[2] == name), None)
         # of recorded evidence the paths are a stranger's
         if view.recorded or path is None or not os.path.isfile(path):  # noqa: PTH113 - our own disk

@@ -15,6 +15,7 @@ export const store = {
   now: null, head: null, report: null, stacks: null, timeline: null, nodes: null, trouble: null,
   /** @type {Map<number, Row>} */ ranks: new Map(),
   ranksHeard: false,
+  ranksTurn: 0, // one more with each change of any rank
   /** @type {Connection} */ connection: "connecting",
   heardAt: 0, // by this browser's clock, milliseconds
   nowAt: 0, // when `now` was heard
@@ -101,6 +102,7 @@ function take(part, text) {
     for (const row of rowsOf(value.rows)) store.ranks.set(row.rank, row);
     if (value.whole) store.ranks = new Map([...store.ranks].sort((one, two) => one[0] - two[0]));
     store.ranksHeard = true;
+    store.ranksTurn += 1;
   } else {
     // What is over is in `past` too; past this line `findings` are the open ones.
     if (part === "report") value.findings = (value.findings ?? []).filter((one) => !one.resolved_at);

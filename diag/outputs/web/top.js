@@ -3,6 +3,7 @@
 import { useEffect, useState } from "./vendor/hooks.js";
 import { byGravity } from "./findings.js";
 import { clean, clock, plural, seconds, sentenceHere, short, troubles } from "./format.js";
+import { NotifyButton } from "./notify.js";
 import { saved } from "./saved.js";
 import { on, store, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
@@ -33,7 +34,7 @@ export function Top({ dump, onKeys }) {
       <span class="push"></span>
       ${saved ? null : html`<a class="button" href="report.html" download
         title=${say("this page as one file, to send: it opens without diag and without a network")}>${say("Report")}</a>
-        <${DumpButton} dump=${dump} />`}
+        <${NotifyButton} /><${DumpButton} dump=${dump} />`}
       <button type="button" onClick=${nextTheme} aria-label=${say("Theme: {theme}", { theme: say(theme()) })}>◐ <span class="theme-word">${say(theme())}</span></button>
       <button type="button" onClick=${nextLanguage} lang=${other()} aria-label=${other() === "zh" ? "Language: English; 中文"
         : "语言：中文；English"}>${other() === "zh" ? "中文" : "English"}</button>

@@ -70,6 +70,8 @@ export const WORDS = {
   // dump
   "recorded evidence: there is no live process to read": "已录制的证据：没有可读的活动进程",
   "read stacks and state of all ranks now and save them as a bundle": "立即读取所有 rank 的调用栈和状态，存成证据包",
+  "Download the bundle": "下载证据包", "Notify me": "通知我", "this browser refuses notifications of this page": "此浏览器拒绝了本页的通知",
+  "a notification on the desktop when a critical finding is new": "出现新的严重结论时发桌面通知",
   "Dump now": "立即 dump", Dump: "Dump", "Close dump": "关闭 dump", "Reading all ranks": "正在读取所有 rank", "No dump: ": "没有 dump：",
   "{ranks} in {time}": "{ranks}，用时 {time}", bundle: "证据包", "Copy bundle path": "复制证据包路径", "look again": "再看一次",
   "no bundle": "没有证据包", next: "下一步", missing: "缺少", "Copy dump": "复制 dump", "Text of the dump": "dump 的文本",
@@ -80,7 +82,10 @@ export const WORDS = {
   clear: "清除", "show all": "显示全部", "{ranks} of the job not seen here": "任务中{ranks}在这里没有看到",
   "Ranks named by findings": "结论指向的 rank", "and {n} more: filter by “named”": "还有 {n} 个：用“有结论指向”筛选",
   "Ranks by node": "按节点排列的 rank", "in {function}": "在 {function}", "unknown host": "未知主机", "node {n}, {name}": "节点 {n}，{name}",
-  "named by {id}": "{id} 指向它",
+  "named by {id}": "{id} 指向它", "Colour by": "按此着色", "Unlike the others": "与其他不同",
+  "time since it moved": "距上次进展", "GPU temperature": "GPU 温度", "memory (RSS)": "内存（RSS）", "local rank {n}": "local rank {n}",
+  "share of a step: waits for peers": "一步中等其他 rank 的比例", "share of a step: {kind}": "一步中的比例：{kind}",
+  "{metric} {value}, median {usual}": "{metric} {value}，中位数 {usual}", forward: "前向", optimizer: "优化器", "cpu optimizer": "CPU 优化器",
   // one rank
   "Rank {n}": "Rank {n}", "Named by": "指向它的结论：", "diag on this node has not seen this rank.": "本节点的 diag 没有看到这个 rank。",
   "Its stacks, flame graph and time line are on the page of its node": "它的调用栈、火焰图和时间线在它所在节点的网页上",
@@ -100,7 +105,7 @@ export const WORDS = {
   "Time line of rank {n}": "rank {n} 的时间线", "Nothing was read of its process or GPU.": "没有读到它的进程或 GPU 的数据。",
   "Nothing was read of its process or GPU in {time}.": "{time} 内没有读到它的进程或 GPU 的数据。",
   // flame graphs
-  "Open alone": "单独打开", "collapsed stacks": "collapsed 文本", "(recorded anew)": "（新录制的）", "Flame graph {name}": "火焰图（{name}）",
+  all: "全部", "Search frames": "搜索帧", "function, file": "函数、文件", "{share} of all matches": "匹配的占全部的 {share}", "Open alone": "单独打开", "collapsed stacks": "collapsed 文本", "(recorded anew)": "（新录制的）", "Flame graph {name}": "火焰图（{name}）",
   "of all ranks": "全部 rank", "Flame graph of rank {n}": "rank {n} 的火焰图", "Flame graph": "火焰图", Seconds: "秒数", Draw: "绘制", Record: "录制",
   "the rank has ended": "该 rank 已结束", "from the recorded stacks": "用已录制的调用栈", "all threads; the rank goes on": "所有线程；rank 照常运行",
   "Recording rank {n}": "正在录制 rank {n}", "No flame graph: ": "没有火焰图：", "{gone} of {length}": "{gone} / {length}", "of rank {n}": "rank {n}",
