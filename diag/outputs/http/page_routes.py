@@ -1,6 +1,7 @@
 """The routes of the page: its files, what it shows, and how it receives changes."""
 
 import asyncio
+import gzip
 import os
 import re
 from importlib import resources
@@ -47,9 +48,16 @@ def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) 
         if each.is_file() and each.name.rpartition(".")[2] in _TYPES
     }
 
-    def send(name: str) -> Response:
-        headers = {"Content-Security-Policy": _POLICY}
-        return Response(files[name].read_bytes(), media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+    small: dict[str, bytes] = {}
+
+    def send(request: Request, name: str) -> Response:
+        headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
+        if accepts_gzip(request):
+            headers["Content-Encoding"] = "gzip"
+            body = small.get(name) or small.setdefault(name, gzip.compress(files[name].read_bytes(), 6, mtime=0))
+        else:
+            body = files[name].read_bytes()
+        return Response(body, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
 
     async def look(slow: bool = True) -> dict[str, Any]:
         own = await reading(lambda: parts.own_parts(view, slow=slow))
@@ -60,14 +68,14 @@ def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) 
     events = Events(look)
 
     @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return send("index.html")
+    async def page(request: Request) -> Response:
+        return send(request, "index.html")
 
     @app.get("/assets/{name:path}", include_in_schema=False)
-    async def asset(name: str) -> Response:
+    async def asset(request: Request, name: str) -> Response:
         if name not in files:
             raise HTTPException(404, "the page has no such file")
-        return send(name)
+        return send(request, name)
 
     states = States(view, look)
 

@@ -46,6 +46,7 @@ function matches(row, text) {
 }
 
 const MOST_ODD = 4;
+const MOST_TOLD = 2; // numbers of each
 const AGES_SECONDS = 5; // ages are compared anew so often
 const MANY = 4096; // ranks, of which all are compared anew only so often
 
@@ -113,9 +114,12 @@ function comparedBy(nodes, now) {
 
 /** Who differs from all others, and by what: a look, no verdict. */
 function Odd({ odd, onShow }) {
-  return html`<p class="muted odd-title">${say("Unlike the others")}</p><ul class="odd" aria-label=${say("Unlike the others")}>${odd.slice(0, MOST_ODD).map((one) => html`<li key=${one.name + one.metric.key}>
-    <button type="button" class="link" onClick=${() => onShow(one)}>${one.name}</button>: ${say("{metric} {value}, median {usual}", { metric: one.metric.name,
-      value: one.metric.text(one.value), usual: one.metric.text(one.usual) })}</li>`)}</ul>`;
+  const byName = new Map();
+  for (const one of odd) byName.set(one.name, [...(byName.get(one.name) ?? []), one]);
+  return html`<p class="muted odd-title">${say("Unlike the others")}</p><ul class="odd" aria-label=${say("Unlike the others")}>
+    ${[...byName].slice(0, MOST_ODD).map(([name, those]) => html`<li key=${name}>
+      <button type="button" class="link" onClick=${() => onShow(those[0])}>${name}</button>: ${those.slice(0, MOST_TOLD).map((one) =>
+        say("{metric} {value}, median {usual}", { metric: one.metric.name, value: one.metric.text(one.value), usual: one.metric.text(one.usual) })).join("; ")}</li>`)}</ul>`;
 }
 
 /** Among many, those that a finding names stand once more on their own. */

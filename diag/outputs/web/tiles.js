@@ -68,10 +68,12 @@ function present(job, rows) {
 function gpus(rows) {
   const read = rows.filter((row) => Number.isFinite(row.gpu?.utilization_ratio) && !row.exit);
   if (!read.length) return null;
-  const least = read.reduce((one, two) => (two.gpu.utilization_ratio < one.gpu.utilization_ratio ? two : one));
+  const least = read.reduce((least, row) => Math.min(least, row.gpu.utilization_ratio), Infinity);
+  const there = read.filter((row) => row.gpu.utilization_ratio === least);
   const full = read.filter((row) => row.gpu.memory_used_bytes && row.gpu.memory_total_bytes)
     .map((row) => row.gpu.memory_used_bytes / row.gpu.memory_total_bytes);
-  const beside = [read.length > 1 ? say("lowest {share}, {rank}", { share: percent(least.gpu.utilization_ratio), rank: rankWords([least.rank]) }) : "",
+  const beside = [read.length > 1 ? say("lowest {share}, {rank}", { share: percent(least),
+    rank: there.length > 1 ? plural(there.length, "rank") : rankWords([there[0].rank]) }) : "",
     full.length ? say("memory {share}", { share: percent(Math.max(...full)) }) : ""];
   return { name: say(read.length > 1 ? "GPUs, mean" : "GPU"), value: percent(mean(read.map((row) => row.gpu.utilization_ratio))),
     beside: beside.filter(Boolean).join(", ") };
