@@ -118,7 +118,9 @@ def test_number_colours_the_ranks_and_who_is_unlike_the_others_is_told(thousand:
     expect(cell(page, CULPRIT)).to_have_attribute("aria-selected", "true")
 
 
-def test_picture_is_one_stop_of_tab_and_any_rank_is_reached_by_arrows_and_by_mouse(thousand: str, opener: Opener) -> None:
+def test_picture_is_one_stop_of_tab_and_any_rank_is_reached_by_arrows_and_by_mouse(
+    thousand: str, opener: Opener
+) -> None:
     page = opener(thousand).open()
     ready(page, "The job is held-up")
     cell(page, CULPRIT).focus()

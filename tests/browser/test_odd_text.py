@@ -210,6 +210,8 @@ def test_flame_graph_of_odd_names_runs_nothing(odd_hang: str, opener: Opener) ->
     page.get_by_role("button", name="Flame graph of all ranks").click()
     dialog = page.get_by_role("dialog", name="Flame graph of all ranks")
 
-    expect(dialog.get_by_role("button", name="MegatronDPOTrainer.forward_step").first).to_be_visible(timeout=20_000)
+    expect(dialog.get_by_role("button", name="MegatronDPOTrainer.forward_step").first).to_be_visible(
+        timeout=20_000
+    )
     nothing_of_it_is_markup(page)
     assert overflow(page) == []

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from diag.cli.recorded import RecordedView
 from diag.engine.replay import replay
@@ -20,7 +21,6 @@ from diag.outputs.http.state import States, accepts_gzip
 from diag.outputs.view.columns import columns, rows_of
 from diag.outputs.view.parts import own_parts, with_others
 from diag.outputs.view.view import json_bytes
-from starlette.requests import Request
 
 HANG = Path(__file__).parent.parent / "captures/gpu-drills/data-hang-TP2-PP2-EP2"
 
@@ -39,7 +39,12 @@ def many(view: RecordedView, times: int) -> list[dict[str, Any]]:
     """The rows of four ranks again and again, each a rank of its own with its own moments and numbers."""
     rows = own_parts(view)["ranks"]
     return [
-        {**row, "rank": 4 * turn + row["rank"], "pid": 1000 + 37 * turn, "progress_at": row["progress_at"] + turn / 7}
+        {
+            **row,
+            "rank": 4 * turn + row["rank"],
+            "pid": 1000 + 37 * turn,
+            "progress_at": row["progress_at"] + turn / 7,
+        }
         for turn in range(times)
         for row in rows
     ]
@@ -120,7 +125,8 @@ def test_state_is_packed_for_who_takes_it_and_the_same_otherwise(recorded: Recor
 
 
 @pytest.mark.parametrize(
-    ("said", "takes"), [("gzip", True), ("br, gzip;q=0.5", True), ("gzip; q=0", False), ("br", False), ("", False)]
+    ("said", "takes"),
+    [("gzip", True), ("br, gzip;q=0.5", True), ("gzip; q=0", False), ("br", False), ("", False)],
 )
 def test_gzip_is_for_who_says_so(said: str, takes: bool) -> None:
     assert accepts_gzip(request(accept_encoding=said)) is takes
@@ -154,6 +160,26 @@ def test_one_look_serves_all_of_a_second_and_then_there_is_another() -> None:
     tags = asyncio.run(play())
     assert looks == pytest.approx([100.0, 101.1, 102.2])
     assert tags[0] == tags[1] != tags[2] == tags[3], "only the time went on between the last two"
+
+
+def test_those_who_ask_at_once_get_one_look() -> None:
+    looks = []
+
+    async def look() -> dict[str, Any]:
+        looks.append(1)
+        await asyncio.sleep(0)
+        return {"now": {"at": 1.0}, "ranks": [], "stacks": []}
+
+    async def play() -> None:
+        states = States(LiveView(), look)  # type: ignore[arg-type]
+        await asyncio.gather(*(states.answer(request(), as_columns=False) for _ in range(5)))
+        assert len(looks) == 1
+        assert states._last is not None
+        states._forget(states._last)
+        await states.answer(request(), as_columns=False)
+        assert len(looks) == 2
+
+    asyncio.run(play())
 
 
 def test_packed_stream_is_read_piece_by_piece_and_closes_what_it_packs() -> None:

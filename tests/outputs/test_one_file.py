@@ -159,7 +159,13 @@ def test_bundle_that_a_dump_wrote_is_given_to_who_owns_the_run(
             ]
 
     before, dumped, after, stranger, another = asyncio.run(play())
-    assert [each.status_code for each in (before, dumped, after, stranger, another)] == [404, 200, 200, 401, 404]
+    assert [each.status_code for each in (before, dumped, after, stranger, another)] == [
+        404,
+        200,
+        200,
+        401,
+        404,
+    ]
     assert after.content == b"dumped"
 
 

@@ -43,7 +43,9 @@ def told(module: str, function: str, asked: Any) -> Any:
 
 def parts(summary: str, *, standing: bool = True, waiting: bool = True) -> dict[str, Any]:
     found: dict[str, Any] = told(
-        "telling.js", "(page, [text, of]) => page.told(text, of)", [summary, {"standing": standing, "waiting": waiting}]
+        "telling.js",
+        "(page, [text, of]) => page.told(text, of)",
+        [summary, {"standing": standing, "waiting": waiting}],
     )
     return found
 
@@ -51,11 +53,19 @@ def parts(summary: str, *, standing: bool = True, waiting: bool = True) -> dict[
 @pytest.mark.parametrize(
     ("summary", "claim", "span", "after", "first"),
     [
-        (SUMMARY, SUMMARY[: SUMMARY.index(" for 22 s")], "22 s", "after iteration 5/1000000", "ranks 0-1 wait in"),
+        (
+            SUMMARY,
+            SUMMARY[: SUMMARY.index(" for 22 s")],
+            "22 s",
+            "after iteration 5/1000000",
+            "ranks 0-1 wait in",
+        ),
         (CHINESE, CHINESE[: CHINESE.index("，已 22")], "22 秒", "在 iteration 5/1000000 之后", "rank 0-1 在"),
     ],
 )
-def test_sentence_of_a_standstill_in_parts(summary: str, claim: str, span: str, after: str, first: str) -> None:
+def test_sentence_of_a_standstill_in_parts(
+    summary: str, claim: str, span: str, after: str, first: str
+) -> None:
     found = parts(summary)
 
     assert (found["claim"], found["span"], found["after"]) == (claim, span, after)
@@ -90,7 +100,13 @@ def test_what_is_not_put_together_so_stays_whole(summary: str) -> None:
 @pytest.mark.parametrize("summary", [SUMMARY, CHINESE, 'rank 1 ended; it printed: "x; y"; no rule knows it'])
 def test_no_word_of_a_sentence_is_lost(summary: str) -> None:
     found = parts(summary)
-    kept = " ".join([*(found[name] for name in ("claim", "span", "after", "why", "seen")), *found["waits"], *found["more"]])
+    kept = " ".join(
+        [
+            *(found[name] for name in ("claim", "span", "after", "why", "seen")),
+            *found["waits"],
+            *found["more"],
+        ]
+    )
 
     for word in set(summary.replace("；", " ").replace("，", " ").replace(";", " ").split()) - {"for", "已"}:
         assert word.strip(",()（）") in kept, word
@@ -128,12 +144,12 @@ def test_nobody_is_odd_where_all_are_about_alike() -> None:
 
 def test_node_that_is_slow_as_a_whole_is_told_as_a_node() -> None:
     slow = {"gpu": {"utilization_ratio": 0.2}}
-    assert odd(rows({rank: slow for rank in range(40, 48)})) == [("node 5", "util")]
+    assert odd(rows(dict.fromkeys(range(40, 48), slow))) == [("node 5", "util")]
 
 
 def test_place_that_is_odd_in_all_nodes_is_told_as_a_place() -> None:
     slow = {"gpu": {"utilization_ratio": 0.2}}
-    assert odd(rows({rank: slow for rank in range(3, 128, 8)})) == [("local rank 3", "util")]
+    assert odd(rows(dict.fromkeys(range(3, 128, 8), slow))) == [("local rank 3", "util")]
 
 
 def test_rank_alone_is_told_as_a_rank_and_one_that_ended_is_not_compared() -> None:
@@ -155,7 +171,8 @@ def test_all_ranks_have_a_place_of_their_own_on_one_screen(count: int, width: in
     ]  # fmt: skip
     size = told(
         "heatlayout.js",
-        "(page, [nodes, width]) => { const found = page.layoutOf(nodes, width, 400); const corners = [...found.place].map(([rank, place]) =>"
+        "(page, [nodes, width]) => { const found = page.layoutOf(nodes, width, 400);"
+        " const corners = [...found.place].map(([rank, place]) =>"
         " [rank, ...page.cornerOf(found, place), ...page.placeAt(found, ...page.cornerOf(found, place))]);"
         " return {height: found.height, cell: found.cell, corners, place: [...found.place]}; }",
         [nodes, width],
@@ -174,7 +191,9 @@ def test_ranks_of_one_large_node_and_of_nodes_without_places_stand_apart() -> No
         {"host": "bare", "node": None, "rows": [{"rank": 300, "local_rank": None}]},
     ]
     places = told(
-        "heatlayout.js", "(page, nodes) => [...page.layoutOf(nodes, 900, 400).place.values()].map(String)", nodes
+        "heatlayout.js",
+        "(page, nodes) => [...page.layoutOf(nodes, 900, 400).place.values()].map(String)",
+        nodes,
     )
 
     assert len(set(places)) == 204
@@ -184,8 +203,10 @@ def test_flame_of_collapsed_stacks_zooms_and_tells_the_share_of_what_matches() -
     lines = "main [0-3];step [0-3];wait [0-1] 2\nmain [0-3];step [0-3];read [2] 1\nmain [0-3];step [0-3];wait [3];wait [3] 1\n"
     found = told(
         "flametree.js",
-        "(page, text) => { const root = page.treeOfLines(text); const read = root.children[0].children[0].children[1];"
-        " return {weight: root.weight, ranks: root.children[0].ranks, seen: page.seenOf(read, 100).map((one) => [one.box.name, one.width]),"
+        "(page, text) => { const root = page.treeOfLines(text);"
+        " const read = root.children[0].children[0].children[1];"
+        " return {weight: root.weight, ranks: root.children[0].ranks, "
+        " seen: page.seenOf(read, 100).map((one) => [one.box.name, one.width]),"
         " share: page.shareOf(root, (box) => box.name === 'wait')}; }",
         lines,
     )
@@ -204,7 +225,9 @@ def test_flame_of_collapsed_stacks_zooms_and_tells_the_share_of_what_matches() -
         (["gpu_utilization_ratio"], [0, 0], None, False),
     ],
 )
-def test_chart_that_shows_nothing_is_quiet(names: list[str], values: list[float], limit: int | None, quiet: bool) -> None:
+def test_chart_that_shows_nothing_is_quiet(
+    names: list[str], values: list[float], limit: int | None, quiet: bool
+) -> None:
     chart = {"names": names, "limit": limit, "lines": [{"values": values}]}
 
     assert told("series.js", "(page, chart) => page.isQuiet(chart)", chart) is quiet
@@ -216,8 +239,18 @@ def test_summary_of_a_run_has_a_row_for_what_is_known_and_none_for_the_rest() ->
         "steps": {"count": 29, "seconds_median": 0.7, "seconds_p95": 0.77, "slowest": [{"iteration": 4, "seconds": 2.0}]},
     }  # fmt: skip
     function = "(page, of) => page.rowsOf(of)"
-    found = dict(told("runrows.js", function, {"job": job, "timeline": None, "rows": [], "head": {"started_at": 1000.0}}))
-    bare = dict(told("runrows.js", function, {"job": {**job, "steps": None, "iteration": None}, "timeline": None, "rows": [], "head": {}}))
+    found = dict(
+        told(
+            "runrows.js", function, {"job": job, "timeline": None, "rows": [], "head": {"started_at": 1000.0}}
+        )
+    )
+    bare = dict(
+        told(
+            "runrows.js",
+            function,
+            {"job": {**job, "steps": None, "iteration": None}, "timeline": None, "rows": [], "head": {}},
+        )
+    )
 
     assert found["a step"] == "median 0.7 s, 95th percentile 0.77 s, of 29 steps"
     assert found["slowest"] == "iteration 4: 2 s" and found["lasted"].startswith("1 min 40 s")

@@ -21,7 +21,9 @@ from diag.outputs.view.view import HubView
 
 _Ranks = Annotated[
     Literal["rows", "columns"],
-    Query(description="columns: {count, columns}, each {all}, {of, at} or {each}; numbers as fine as a screen shows"),
+    Query(
+        description="columns: {count, columns}, each {all}, {of, at} or {each}; numbers as fine as a screen shows"
+    ),
 ]
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -39,47 +41,29 @@ _POLICY = (
 
 def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) -> Events:
     """The events are to be closed before the server ends. `written`: paths of bundles that dumps wrote."""
-    folder = resources.files("diag.outputs").joinpath("web")
-    files = {
-        prefix + each.name: each
-        for prefix, place in (("", folder), ("vendor/", folder.joinpath("vendor")))
-        if place.is_dir()
-        for each in place.iterdir()
-        if each.is_file() and each.name.rpartition(".")[2] in _TYPES
-    }
+    _add_files(app)
 
-    small: dict[str, bytes] = {}
-
-    def send(request: Request, name: str) -> Response:
-        headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
-        if accepts_gzip(request):
-            headers["Content-Encoding"] = "gzip"
-            body = small.get(name) or small.setdefault(name, gzip.compress(files[name].read_bytes(), 6, mtime=0))
-        else:
-            body = files[name].read_bytes()
-        return Response(body, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+    recorded: dict[float, dict[str, Any]] = {}  # by the engine's time, after which nothing of it changes by itself
 
     async def look(slow: bool = True) -> dict[str, Any]:
+        if view.recorded and (known := recorded.get(view.engine.now)) is not None:
+            return dict(known)
         own = await reading(lambda: parts.own_parts(view, slow=slow))
-        if not view.cluster.takes_digests:
-            return parts.with_others(own, view, slow=slow)  # no other node, no other lock
-        return await in_daemon_thread(lambda: parts.with_others(own, view, slow=slow))
+        if view.cluster.takes_digests:
+            return await in_daemon_thread(lambda: parts.with_others(own, view, slow=slow))
+        found = parts.with_others(own, view, slow=slow)  # no other node, no other lock
+        if view.recorded and slow:
+            recorded.clear()
+            recorded[view.engine.now] = dict(found)
+        return found
 
     events = Events(look)
 
-    @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        return send(request, "index.html")
-
-    @app.get("/assets/{name:path}", include_in_schema=False)
-    async def asset(request: Request, name: str) -> Response:
-        if name not in files:
-            raise HTTPException(404, "the page has no such file")
-        return send(request, name)
-
     states = States(view, look)
 
-    @app.get("/state", responses={**answers("State", 422), 304: {"description": "It is as the ETag given says"}})
+    @app.get(
+        "/state", responses={**answers("State", 422), 304: {"description": "It is as the ETag given says"}}
+    )
     async def state(request: Request, ranks: _Ranks = "rows") -> Response:
         """All that the page shows, at once, at most 1 s old; gzip to who takes it. ETag: of all but `now`."""
         return await states.answer(request, as_columns=ranks == "columns")
@@ -159,3 +143,37 @@ def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) 
         return answer({"id": finding, "lang": lang, "sections": sections})
 
     return events
+
+
+def _add_files(app: FastAPI) -> None:
+    folder = resources.files("diag.outputs").joinpath("web")
+    files = {
+        prefix + each.name: each
+        for prefix, place in (("", folder), ("vendor/", folder.joinpath("vendor")))
+        if place.is_dir()
+        for each in place.iterdir()
+        if each.is_file() and each.name.rpartition(".")[2] in _TYPES
+    }
+
+    small: dict[str, bytes] = {}
+
+    def send(request: Request, name: str) -> Response:
+        headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
+        if accepts_gzip(request):
+            headers["Content-Encoding"] = "gzip"
+            body = small.get(name) or small.setdefault(
+                name, gzip.compress(files[name].read_bytes(), 6, mtime=0)
+            )
+        else:
+            body = files[name].read_bytes()
+        return Response(body, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return send(request, "index.html")
+
+    @app.get("/assets/{name:path}", include_in_schema=False)
+    async def asset(request: Request, name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404, "the page has no such file")
+        return send(request, name)

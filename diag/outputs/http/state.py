@@ -3,6 +3,7 @@ once, and who has it already is told so (ETag)."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import time
@@ -25,24 +26,27 @@ class _Look:
     parts: dict[str, Any]
     engine_now: float
     until: float
-    written: dict[tuple[bool, bool], tuple[bytes, str]] = field(default_factory=dict)  # by (columns, packed): body, ETag
+    written: dict[tuple[bool, bool], tuple[bytes, str]] = field(
+        default_factory=dict
+    )  # by (columns, packed): body, ETag
 
 
 class States:
     """`look` gives all parts as they are now."""
 
     def __init__(
-        self, view: HubView, look: Callable[[], Awaitable[dict[str, Any]]], clock: Callable[[], float] = time.monotonic
+        self,
+        view: HubView,
+        look: Callable[[], Awaitable[dict[str, Any]]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._view, self._look, self._clock = view, look, clock
         self._last: _Look | None = None
+        self._turn = asyncio.Lock()
 
     async def answer(self, request: Request, *, as_columns: bool) -> Response:
-        last = self._last
-        if last is None or not self._is_fresh(last):
-            at = self._view.engine.now
-            parts = await self._look()
-            last = self._last = _Look(parts, at, self._clock() + _FRESH_SECONDS)
+        async with self._turn:
+            last = await self._fresh()
         body, etag = self._written(last, as_columns, accepts_gzip(request))
         headers = {"ETag": etag, "Vary": "Accept-Encoding"}
         if etag in (each.strip() for each in request.headers.get("if-none-match", "").split(",")):
@@ -50,6 +54,19 @@ class States:
         if body[:2] == b"\x1f\x8b":
             headers["Content-Encoding"] = "gzip"
         return Response(body, media_type="application/json", headers=headers)
+
+    async def _fresh(self) -> _Look:
+        last = self._last
+        if last is None or not self._is_fresh(last):
+            at = self._view.engine.now
+            last = self._last = _Look(await self._look(), at, self._clock() + _FRESH_SECONDS)
+            if not self._view.recorded:  # of thousands of ranks it is tens of MB
+                asyncio.get_running_loop().call_later(_FRESH_SECONDS, self._forget, last)
+        return last
+
+    def _forget(self, look: _Look) -> None:
+        if self._last is look:
+            self._last = None
 
     def _is_fresh(self, last: _Look) -> bool:
         """Recorded evidence does not change by itself."""
