@@ -45,6 +45,22 @@ def test_job_is_told_in_numbers(page: Page) -> None:
     expect(tile(page, "Iteration")).not_to_contain_text("left")
 
 
+def test_few_ranks_are_coloured_by_a_number_and_say_it(page: Page) -> None:
+    ranks = region(page, "Ranks")
+    ranks.get_by_role("combobox", name="Colour by").select_option(label="GPU utilisation")
+
+    for rank, said, level in ((2, "GPU utilisation: 0 %", "h0"), (3, "GPU utilisation: 100 %", "h8")):
+        one = ranks.locator(f'[data-rank="{rank}"]')
+        expect(one.locator("small").first).to_have_attribute("data-said", said)
+        expect(one).to_have_class(re.compile(rf"\b{level}\b"))
+    expect(ranks.get_by_role("list", name="Unlike the others")).to_contain_text(
+        "rank 2: GPU utilisation 0 %, median 100 %"
+    )
+    assert axe_issues(page) == []
+    ranks.get_by_role("combobox", name="Colour by").select_option("state")
+    expect(ranks.locator('[data-rank="2"]')).to_have_class(re.compile("s-delaying"))
+
+
 def test_job_that_goes_on_says_when_it_will_be_through(page: Page) -> None:
     page.evaluate("""async () => { const { store, stir } = await import("./assets/store.js");
       Object.assign(store.report.job, {state: "running", total_iterations: 105, iteration: 5});

@@ -3,12 +3,13 @@
 A column is one of {"all": value}, {"from": first} (whole numbers in order), {"of": [values], "at": "..."} (the
 place of each row's: one sign of DIGITS each, two where there are more than 64 values), {"each": [values]}, or of objects
 {"parts": {key: column}, "none": [rows that have none]}. What changes with every reading is coarser than in rows, and as
-fine as a screen shows it: moments to 0.1 s, memory to 0.4 %, shares to 1 %.
+fine as a screen shows it: moments to 0.1 s, memory to three digits, shares to 1 %.
 """
 
 from __future__ import annotations
 
 import marshal
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ __all__ = ["DIGITS", "columns", "rows_of", "with_columns"]
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _FEW, _MANY = len(DIGITS), len(DIGITS) ** 2
 
-_DIGITS = 9  # binary ones of a size in bytes: what three decimal digits tell apart
 _WATTS = 10
 
 
@@ -26,8 +26,17 @@ def _moment(value: float) -> float:
 
 
 def _memory(value: float) -> int:
-    step = 1 << max(0, int(value).bit_length() - _DIGITS)
-    return round(value / step) * step
+    """The three digits of a size that are shown, in bytes.
+
+    >>> _memory(8484028416), _memory(0)
+    (8482560410, 0)
+    """
+    unit = 1
+    while value / unit >= (1024 if unit == 1 else 1023.5):  # as format_bytes
+        unit *= 1024
+    size = value / unit
+    scale = 10 ** max(0, 2 - math.floor(math.log10(size))) if size >= 1 else 100
+    return round(math.floor(size * scale + 0.5) / scale * unit)
 
 
 def _share(value: float) -> float:
@@ -43,7 +52,7 @@ def _power(value: float) -> int:
 
 
 _OF_GPU: Mapping[str, Callable[[Any], Any]] = {
-    "utilization_ratio": _share, "memory_used_bytes": _memory, "memory_total_bytes": _memory, "power_watts": _power
+    "utilization_ratio": _share, "memory_used_bytes": _memory, "power_watts": _power
 }  # fmt: skip
 
 

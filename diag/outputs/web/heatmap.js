@@ -1,7 +1,7 @@
 // Very many ranks as one picture: nodes beside each other, the ranks of each below each other, all on one screen. What a person is
 // pointed to (named, selected, focused) is an element as well, so that keyboard and screen reader find it.
 
-import { useEffect, useLayoutEffect, useReducer, useRef } from "./vendor/hooks.js";
+import { useEffect, useLayoutEffect, useMemo, useReducer, useRef } from "./vendor/hooks.js";
 import { clean, short } from "./format.js";
 import { cornerOf, layoutOf, placeAt, rankFrom } from "./heatlayout.js";
 import { LEVELS, levelOf, valueOf } from "./metrics.js";
@@ -41,8 +41,9 @@ export function HeatMap({ nodes, marked, shown, selected, open, metric, scale, o
   }, []);
   const rows = nodes.flatMap((node) => node.rows);
   if (!store.ranks.has(focus.current)) focus.current = [...marked.keys()].find((rank) => store.ranks.has(rank)) ?? rows[0].rank;
-  const layout = layoutOf(nodes, frame.current?.clientWidth || 900, SHARE * innerHeight);
-  const rankAt = new Map([...layout.place].map(([rank, [column, row]]) => [column * layout.tall + row, rank]));
+  const [width, tallest] = [frame.current?.clientWidth || 900, SHARE * innerHeight];
+  const layout = useMemo(() => layoutOf(nodes, width, tallest), [nodes, width, tallest]);
+  const rankAt = useMemo(() => new Map([...layout.place].map(([rank, [column, row]]) => [column * layout.tall + row, rank])), [layout]);
   const oddRanks = new Set(odd.flatMap((one) => one.ranks));
 
   useLayoutEffect(() => {
@@ -162,7 +163,9 @@ function numbers(ctx, layout, colours) {
     if (column % layout.perBand === 0) free = -Infinity;
     if (from || x < free) return;
     const name = node.node === null || node.node === undefined ? short(node.host, 24) : String(node.node);
+    const wide = ctx.measureText(name).width;
+    if (x + wide > layout.width) return;
     ctx.fillText(name, x, y - 4);
-    free = x + Math.max(ctx.measureText(name).width + 12, 36);
+    free = x + Math.max(wide + 12, 36);
   });
 }

@@ -8,7 +8,7 @@ export const LEVELS = 9;
 const MOST_ODD = 3; // more that differ are no exception
 const FEWEST = 4; // to compare with
 const SPREADS = 6; // of the usual spread (median deviation): beyond it one differs
-const LEAST_SHARE = 0.15; // of the scale: less is no difference that one acts on
+const LEAST_SHARE = 0.25; // of the scale: less is no difference that one acts on
 
 /**
  * @typedef {{key: string, name: string, value: (row: any, now: number) => number | null | undefined, text: (value: number) => string,
