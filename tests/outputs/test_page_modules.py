@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -108,8 +109,8 @@ def test_no_word_of_a_sentence_is_lost(summary: str) -> None:
         ]
     )
 
-    for word in set(summary.replace("；", " ").replace("，", " ").replace(";", " ").split()) - {"for", "已"}:
-        assert word.strip(",()（）") in kept, word
+    for word in set(re.split(r"[；，;,\s()（）]+", summary)) - {"for", "已"}:
+        assert word in kept, word
 
 
 def rows(change: dict[int, dict[str, Any]], nodes: int = 16) -> list[dict[str, Any]]:

@@ -85,6 +85,8 @@ function Finding({ finding, explain }) {
       <${Row} name=${over ? "waited for it" : "waits for it"} shown=${finding.waiting_ranks?.length}>
         <${RankChips} ranks=${finding.waiting_ranks} label=${say("Waiting ranks")} kind="waits" />
         ${parts.waits.length ? listed(parts.waits) : null}</${Row}>
+    </dl></div>
+    <dl class="facts">
       <${Row} name="seen" shown=${parts.seen}>${parts.seen}</${Row}>
       <${Row} name="hosts" shown=${finding.hosts?.length}>${clean(finding.hosts?.join(", "))}</${Row}>
       <${Row} name="cause" shown=${finding.cause}><code>${clean(finding.cause)}</code></${Row}>
@@ -92,7 +94,7 @@ function Finding({ finding, explain }) {
       <${Row} name="reported" shown=${finding.opened_at}><${When} at=${finding.opened_at} /></${Row}>
       ${finding.bundle ? html`<${Kept} path=${finding.bundle} />` : null}
       <${Row} name="reported by" shown=${finding.told_by}>${clean(finding.told_by)}</${Row}>
-    </dl></div>
+    </dl>
     <${Evidence} items=${finding.evidence ?? []} />
   </article>`;
 }
