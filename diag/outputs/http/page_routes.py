@@ -43,7 +43,8 @@ def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) 
     """The events are to be closed before the server ends. `written`: paths of bundles that dumps wrote."""
     _add_files(app)
 
-    recorded: dict[float, dict[str, Any]] = {}  # by the engine's time, after which nothing of it changes by itself
+    # by the engine's time, after which nothing of it changes by itself
+    recorded: dict[float, dict[str, Any]] = {}
 
     async def look(slow: bool = True) -> dict[str, Any]:
         if view.recorded and (known := recorded.get(view.engine.now)) is not None:
