@@ -27,7 +27,15 @@ def gpus_of_ranks(job: JobView) -> dict[int, GpuSample]:
 
 
 def ranks_of_gpu(index: int, job: JobView) -> tuple[int, ...]:
-    return tuple(rank for rank, gpu in gpus_of_ranks(job).items() if gpu.index == index)
+    return ranks_of_gpus(job).get(index, ())
+
+
+def ranks_of_gpus(job: JobView) -> dict[int, tuple[int, ...]]:
+    """By the index of each GPU that is some rank's."""
+    found: dict[int, list[int]] = {}
+    for rank, gpu in gpus_of_ranks(job).items():
+        found.setdefault(gpu.index, []).append(rank)
+    return {index: tuple(ranks) for index, ranks in found.items()}
 
 
 def rank_of_bus(bus: str, job: JobView) -> tuple[int, ...]:

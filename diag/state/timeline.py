@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from diag.model.observations import (
@@ -26,7 +26,7 @@ from diag.model.observations import (
     SharedMemory,
 )
 from diag.model.observations.base import Event
-from diag.state.gpustate import ranks_of_gpu
+from diag.state.gpustate import ranks_of_gpus
 from diag.state.reducer import StepMade
 from diag.state.traffic import recent
 from diag.state.view import JobView
@@ -201,11 +201,12 @@ class Timeline:
         names: dict[str, list[int | None]] = {}
         for name, member in self._series:
             names.setdefault(name, []).append(member)
+        owners = ranks_of_gpus(job)
         series = []
         for name in (name for name in UNITS if name in names):
             members = sorted(names[name], key=lambda member: -1 if member is None else member)
             if len(members) <= _MOST_DRAWN:
-                series += [self._member(name, member, job) for member in members]
+                series += [self._member(name, member, owners) for member in members]
             else:
                 series.append(self._band(name, [member for member in members if member is not None]))
         return {
@@ -220,20 +221,21 @@ class Timeline:
 
     def of_rank(self, rank: int, job: JobView) -> dict[str, Any]:
         """The same of one rank alone: its process, and its GPU where that is known."""
+        owners = ranks_of_gpus(job)
         series = [
-            self._member(name, member, job)
+            self._member(name, member, owners)
             for name in UNITS
             for kind, member in self._series
             if kind == name and member is not None
-            if (rank in ranks_of_gpu(member, job) if name.startswith("gpu_") else member == rank)
+            if (rank in owners.get(member, ()) if name.startswith("gpu_") else member == rank)
         ]
         return {**self.to_json(job), "series": series}
 
-    def _member(self, name: str, member: int | None, job: JobView) -> dict[str, Any]:
+    def _member(self, name: str, member: int | None, owners: Mapping[int, Sequence[int]]) -> dict[str, Any]:
         values = self._series[(name, member)].values(self._count)
         series: dict[str, Any] = {"name": name, "unit": UNITS[name][0], "values": values}
         if member is not None and name.startswith("gpu_"):
-            series |= {"gpu": member, "ranks": list(ranks_of_gpu(member, job))}
+            series |= {"gpu": member, "ranks": list(owners.get(member, ()))}
         elif member is not None:
             series["rank"] = member
         return series

@@ -156,7 +156,11 @@ def test_dump_is_made_with_the_keyboard_alone_and_can_be_copied(stuck: Stuck, op
     copy.click()
     expect(region(page, "Dump").get_by_text("copied", exact=True)).to_be_visible()
     assert "waits_for_the_others" in page.evaluate("navigator.clipboard.readText()")
-    assert stuck.run.run_dir is not None and list((stuck.run.run_dir / "dumps").glob("*.tar.gz"))
+    assert stuck.run.run_dir is not None
+    with page.expect_download() as taken:
+        region(page, "Dump").get_by_role("link", name="Download the bundle").click()
+    bundle = stuck.run.run_dir / "dumps" / taken.value.suggested_filename
+    assert Path(taken.value.path()).read_bytes() == bundle.read_bytes()
     assert axe_issues(page) == [] and overflow(page) == []
 
 

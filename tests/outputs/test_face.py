@@ -175,6 +175,10 @@ def test_manual_page_of_a_finding_in_both_languages(hung: Any) -> None:
 def test_page_and_its_files_come_from_here_alone(hung: Any) -> None:
     named = re.findall(r'(?:src|href)="([^"]+)"', ask(hung, "/").text)
     assert "assets/app.js" in named
+    modules = {f"assets/{file.relative_to(WEB)}" for file in WEB.rglob("*.js")}
+    assert {name for name in named if name.endswith(".js")} == modules, (
+        "each is asked for at once, not after the next"
+    )
     for name in named:
         assert name.startswith("assets/") or not ("//" in name or name.startswith("/")), name
     for file in WEB.rglob("*.js"):

@@ -56,6 +56,7 @@ def differences(value: Any, shape: dict[str, Any], where: str = "") -> list[str]
         ("/healthz", "Health"),
         ("/timeline", "Timeline"),
         ("/state", "State"),
+        ("/state?ranks=columns", "State"),
         ("/explain/hang", "Explained"),
         ("/nope", "Error"),
     ],

@@ -60,10 +60,11 @@ def create_app(view: HubView, *, host: str = "127.0.0.1", clock: Callable[[], fl
     )
     app.add_middleware(Guard, view=view, host=host, clock=clock)
     reading = _reading(view)
-    app.state.events = add_page(app, view, reading)
+    written: list[str] = []
+    app.state.events = add_page(app, view, reading, written)
     _add_ranks(app, view, reading)
     add_flames(app, view, reading)
-    add_dump(app, view)
+    add_dump(app, view, written)
     _add_nodes(app, view)
     _add_metrics(app, view, reading)
     _add_documentation(app)

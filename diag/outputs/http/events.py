@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from diag.outputs.http.daemon_thread import in_daemon_thread
+from diag.outputs.view.columns import columns
 from diag.outputs.view.parts import Unread, changed_rows
 from diag.outputs.view.view import json_bytes
 
@@ -22,6 +24,7 @@ _FOR_ALL = 16  # of them: the others are for who owns the run, even when others 
 _SLOW_EVERY = 5  # looks from one that reads the slow parts to the next
 _COST_RATIO = 0.05  # of the server's time: thousands of ranks are read less often
 _LONGEST_PAUSE_SECONDS = 10.0
+_FEW_ROWS = 32  # fewer are as small as their columns
 _QUIET_SECONDS = 15.0  # a comment is sent then, by which proxies and clients know that we live
 
 
@@ -61,6 +64,19 @@ class _Mailbox(Unread):
         return self.take()
 
 
+async def packed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A stream as gzip of which each piece can be read as it comes."""
+    # 64 KiB of memory a listener in place of 256
+    work = zlib.compressobj(6, zlib.DEFLATED, 16 + 14, 7)
+    try:
+        async for piece in source:
+            yield work.compress(piece) + work.flush(zlib.Z_SYNC_FLUSH)
+        yield work.flush()
+    finally:
+        if (close := getattr(source, "aclose", None)) is not None:
+            await close()
+
+
 async def _chinese(parts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     def work() -> dict[str, dict[str, str]]:  # the catalogue is read at its first use
         from diag.outputs.http.chinese import chinese_of
@@ -91,16 +107,20 @@ class Events:
             self._task.cancel()
 
     async def listen(
-        self, owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run, lang: str = "en"
+        self,
+        owns_the_run: Callable[[], Awaitable[bool]] = _owns_the_run,
+        lang: str = "en",
+        *,
+        as_columns: bool = False,
     ) -> AsyncIterator[bytes]:
-        """The stream of one listener; of `lang` zh with the Chinese of each part in front of it. Raises TooMany before
-        its first byte."""
+        """The stream of one listener; of `lang` zh with the Chinese of each part in front of it, `as_columns` with many
+        rows of ranks as columns. Raises TooMany before its first byte."""
         if len(self._mailboxes) >= _FOR_ALL and not await owns_the_run():
             raise TooMany
         if len(self._mailboxes) >= MOST_LISTENERS:
             raise TooMany
         mailbox = _Mailbox()
-        stream = self._stream(mailbox, lang)
+        stream = self._stream(mailbox, lang, as_columns)
         await anext(stream)  # a stream that was never begun would not learn that its reader is gone
         if self._closed:
             mailbox.close()
@@ -114,13 +134,15 @@ class Events:
             self._task = asyncio.ensure_future(self._run())
         return stream
 
-    async def _stream(self, mailbox: _Mailbox, lang: str) -> AsyncIterator[bytes]:
+    async def _stream(self, mailbox: _Mailbox, lang: str, as_columns: bool) -> AsyncIterator[bytes]:
         try:
             yield b""  # to listen()
             yield b"retry: 2000\n\n"
             while not mailbox.closed:
                 parts = await mailbox.next()
                 chinese = await _chinese(parts) if lang == "zh" and parts else {}
+                if as_columns and len(parts.get("ranks", {}).get("rows", ())) >= _FEW_ROWS:
+                    parts["ranks"] = {**parts["ranks"], "rows": columns(parts["ranks"]["rows"])}
                 for part, value in ({"chinese": chinese, **parts} if chinese else parts).items():
                     yield b"event: " + part.encode() + b"\ndata: " + json_bytes(value) + b"\n\n"
                 if not parts and not mailbox.closed:

@@ -1,6 +1,7 @@
 """The routes of the page: its files, what it shows, and how it receives changes."""
 
 import asyncio
+import gzip
 import os
 import re
 from importlib import resources
@@ -12,11 +13,18 @@ from fastapi.responses import FileResponse, Response, StreamingResponse
 from diag.outputs import manual
 from diag.outputs.http.answers import Reading, answer, answers, content, refusals
 from diag.outputs.http.daemon_thread import in_daemon_thread
-from diag.outputs.http.events import Events, TooMany
+from diag.outputs.http.events import Events, TooMany, packed
 from diag.outputs.http.guard import asker_of
+from diag.outputs.http.state import States, accepts_gzip
 from diag.outputs.view import parts
 from diag.outputs.view.view import HubView
 
+_Ranks = Annotated[
+    Literal["rows", "columns"],
+    Query(
+        description="columns: {count, columns}, each {all}, {of, at} or {each}; numbers as fine as a screen shows"
+    ),
+]
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -31,43 +39,35 @@ _POLICY = (
 )
 
 
-def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
-    """The events are to be closed before the server ends."""
-    folder = resources.files("diag.outputs").joinpath("web")
-    files = {
-        prefix + each.name: each
-        for prefix, place in (("", folder), ("vendor/", folder.joinpath("vendor")))
-        if place.is_dir()
-        for each in place.iterdir()
-        if each.is_file() and each.name.rpartition(".")[2] in _TYPES
-    }
+def add_page(app: FastAPI, view: HubView, reading: Reading, written: list[str]) -> Events:
+    """The events are to be closed before the server ends. `written`: paths of bundles that dumps wrote."""
+    _add_files(app)
 
-    def send(name: str) -> Response:
-        headers = {"Content-Security-Policy": _POLICY}
-        return Response(files[name].read_bytes(), media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+    # by the engine's time, after which nothing of it changes by itself
+    recorded: dict[float, dict[str, Any]] = {}
 
     async def look(slow: bool = True) -> dict[str, Any]:
+        if view.recorded and (known := recorded.get(view.engine.now)) is not None:
+            return dict(known)
         own = await reading(lambda: parts.own_parts(view, slow=slow))
-        if not view.cluster.takes_digests:
-            return parts.with_others(own, view, slow=slow)  # no other node, no other lock
-        return await in_daemon_thread(lambda: parts.with_others(own, view, slow=slow))
+        if view.cluster.takes_digests:
+            return await in_daemon_thread(lambda: parts.with_others(own, view, slow=slow))
+        found = parts.with_others(own, view, slow=slow)  # no other node, no other lock
+        if view.recorded and slow:
+            recorded.clear()
+            recorded[view.engine.now] = dict(found)
+        return found
 
     events = Events(look)
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return send("index.html")
+    states = States(view, look)
 
-    @app.get("/assets/{name:path}", include_in_schema=False)
-    async def asset(name: str) -> Response:
-        if name not in files:
-            raise HTTPException(404, "the page has no such file")
-        return send(name)
-
-    @app.get("/state", responses=answers("State"))
-    async def state() -> Response:
-        """All that the page shows, at once."""
-        return answer({"schema": "diag.state/1", **await look()})
+    @app.get(
+        "/state", responses={**answers("State", 422), 304: {"description": "It is as the ETag given says"}}
+    )
+    async def state(request: Request, ranks: _Ranks = "rows") -> Response:
+        """All that the page shows, at once, at most 1 s old; gzip to who takes it. ETag: of all but `now`."""
+        return await states.answer(request, as_columns=ranks == "columns")
 
     @app.get(
         "/events", responses={**content("A stream without an end", "text/event-stream"), **refusals(422)}
@@ -77,15 +77,19 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         lang: Annotated[
             Literal["en", "zh"], Query(description="zh: with the Chinese of what they say")
         ] = "en",
+        ranks: _Ranks = "rows",
     ) -> Response:
         """The parts of /state as server-sent events, each when it changes: `event:` is its name, `data:` the
-        part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given. `event:
+        part. Of `ranks` {"whole": true, "rows": [...]} replaces all rows, otherwise those given; `rows` may be columns. `event:
         end`: diag ends. `event: chinese` (lang=zh) comes before parts that have any: {part: {English: Chinese}}."""
         try:
-            source = await events.listen(asker_of(request).owns_the_run, lang)
+            source = await events.listen(asker_of(request).owns_the_run, lang, as_columns=ranks == "columns")
         except TooMany:
             raise HTTPException(503, "too many pages are watching this run; close one") from None
-        return StreamingResponse(source, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        headers = {"X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
+        if accepts_gzip(request):
+            source, headers["Content-Encoding"] = packed(source), "gzip"
+        return StreamingResponse(source, media_type="text/event-stream", headers=headers)
 
     making: list[asyncio.Task[bytes]] = []
 
@@ -108,8 +112,9 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         "/bundles/{name}", responses={**content("A bundle", "application/gzip"), **refusals(403, 404, 422)}
     )
     async def bundle(request: Request, name: Annotated[str, Path(description="of its file")]) -> Response:
-        """A bundle that was written by itself when a critical finding was told (see `bundle` of a finding)."""
-        kept = await reading(lambda: [one.path for _, one in view.engine.job.run.evidence])
+        """A bundle that this diag wrote: by itself when a critical finding was told (`bundle` of a finding), or for
+        /dump (`bundle` of its answer)."""
+        kept = [*written, *await reading(lambda: [one.path for _, one in view.engine.job.run.evidence])]
         path = next((path for path in kept if path.rpartition("/")[2] == name), None)
         # of recorded evidence the paths are a stranger's
         if view.recorded or path is None or not os.path.isfile(path):  # noqa: PTH113 - our own disk
@@ -139,3 +144,37 @@ def add_page(app: FastAPI, view: HubView, reading: Reading) -> Events:
         return answer({"id": finding, "lang": lang, "sections": sections})
 
     return events
+
+
+def _add_files(app: FastAPI) -> None:
+    folder = resources.files("diag.outputs").joinpath("web")
+    files = {
+        prefix + each.name: each
+        for prefix, place in (("", folder), ("vendor/", folder.joinpath("vendor")))
+        if place.is_dir()
+        for each in place.iterdir()
+        if each.is_file() and each.name.rpartition(".")[2] in _TYPES
+    }
+
+    small: dict[str, bytes] = {}
+
+    def send(request: Request, name: str) -> Response:
+        headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept-Encoding"}
+        if accepts_gzip(request):
+            headers["Content-Encoding"] = "gzip"
+            body = small.get(name) or small.setdefault(
+                name, gzip.compress(files[name].read_bytes(), 6, mtime=0)
+            )
+        else:
+            body = files[name].read_bytes()
+        return Response(body, media_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return send(request, "index.html")
+
+    @app.get("/assets/{name:path}", include_in_schema=False)
+    async def asset(request: Request, name: str) -> Response:
+        if name not in files:
+            raise HTTPException(404, "the page has no such file")
+        return send(request, name)

@@ -28,6 +28,7 @@ _RECORDED = {
 # Graphs that can be had again: recording takes seconds, and a page shows, opens and keeps the same one. Some MiB at
 # worst, in the memory of the job's node.
 _MOST_KEPT = 4
+_MOST_BUNDLES = 64  # of which the paths are known; the run directory keeps fewer
 # A dump or a recording of another user must not stop ranks, nor hold up what the run's own user asks for.
 NOT_YOURS = {
     "detail": "native frames and dumps of more than 10 s are for the user of this run and for bearers of its token",
@@ -35,7 +36,8 @@ NOT_YOURS = {
 }
 
 
-def add_dump(app: FastAPI, view: HubView) -> None:
+def add_dump(app: FastAPI, view: HubView, written: list[str]) -> None:
+    """The path of each bundle that a dump wrote goes to `written`, which GET /bundles/{name} knows of."""
     dumps: dict[str, asyncio.Task[dict[str, Any]]] = {}
     dumped = answers("Dump", 409, 422, 504)
 
@@ -76,6 +78,10 @@ def add_dump(app: FastAPI, view: HubView) -> None:
             raise HTTPException(
                 504, f"the dump did not end in {format_seconds(deadline + _DUMP_GRACE_SECONDS)}"
             ) from None
+        path = document.get("bundle")
+        if path and path not in written:
+            written.append(path)
+            del written[:-_MOST_BUNDLES]
         if not columns or "report" not in document:
             return answer(document)
         return answer({**document, "screen": dump_text(document, colour=colour, width=columns, lang=lang)})

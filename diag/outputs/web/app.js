@@ -9,6 +9,7 @@ import { Findings } from "./findings.js";
 import { Nodes } from "./nodes.js";
 import { Ranks } from "./ranks.js";
 import { Stacks } from "./stacks.js";
+import { RunSummary } from "./runsummary.js";
 import { saved } from "./saved.js";
 import { listen, look, store, useStore } from "./store.js";
 import { Timeline } from "./timeline.js";
@@ -32,8 +33,10 @@ function App() {
     <${Menu} />
     <main>
       <${Dump} dump=${dump} />
+      <${RunSummary} first />
       <${Section} id="findings" title=${say("Findings")}><${Findings} explain=${(id) => setDialog({ kind: "explain", id })} />
         </${Section}>
+      <${RunSummary} />
       <${Section} id="ranks" title=${say("Ranks")}><${Ranks} /></${Section}>
       <${Section} id="stacks" title=${say("Stacks")}><${Stacks} /></${Section}>
       <${Section} id="timeline" title=${say("Time line")}><${Timeline} /></${Section}>

@@ -12,6 +12,7 @@ export const AXIS = 62; // pixels at the left of every plot, so that all stand b
 export const RIGHT = 10;
 const HEIGHT = 92;
 const SHOW_LIMIT = 0.4; // a limit far above all values would make a flat line of them
+const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
 /** Colours of the theme that is on; read again when it changes. */
@@ -32,14 +33,20 @@ function faint(colour, share) {
   return `color-mix(in srgb, ${colour} ${share}%, transparent)`;
 }
 
-/** One colour a line; where a finding names ranks, theirs stand out from all others. */
-function linesOf(chart, named, colours) {
+const DASHES = [undefined, [7, 3], [2, 3], [10, 3, 2, 3]];
+const CULPRITS = [null, 3, 1, 5]; // of the palette; the first is in the colour of what is grave
+
+/** One colour a line; where a finding names ranks, theirs stand out from all others, and each from the next. */
+export function linesOf(chart, named, colours) {
   const some = chart.lines.length > 1 && chart.lines.some((line) => line.ranks.some((rank) => named.has(rank)));
+  let hits = 0;
   return chart.lines.map((line, index) => {
-    const hit = line.ranks.some((rank) => named.has(rank));
-    const colour = some ? (hit ? colours.critical : colours.many[0]) : colours.many[index % 8];
-    return { line, hit: some && hit, colour, width: some ? (hit ? 2.5 : 1) : 1.5, dash: index >= 8 && !some ? [6, 3]
-      : undefined };
+    if (!some) return { line, hit: 0, colour: colours.many[index % 8], width: 1.5, dash: index >= 8 ? DASHES[1] : undefined };
+    if (!line.ranks.some((rank) => named.has(rank))) return { line, hit: 0, colour: faint(colours.many[0], 55), width: 1 };
+    const place = hits % CULPRITS.length;
+    hits += 1;
+    return { line, hit: place + 1, colour: CULPRITS[place] === null ? colours.critical : colours.many[CULPRITS[place]], width: 2.5,
+      dash: DASHES[place] };
   });
 }
 
@@ -78,7 +85,7 @@ export function Chart({ chart, moments, width, zoom, onZoom, group, marks, named
 
   return html`<figure class="chart"><figcaption><b>${chart.title}</b>
       ${chart.limit ? html`<span class="muted">${say(", limit {value}", { value: withUnit(chart.limit, chart.unit) })}</span>` : null}
-      <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? "hit" : ""}
+      <ul class="values" ref=${values}>${lines.map(({ line, hit, colour }) => html`<li key=${line.label} class=${hit ? `hit hit${hit}` : ""}
         title=${line.title}><span class="dot" aria-hidden="true" style=${{ backgroundColor: colour }}></span>
           ${line.label} <span class="num"></span></li>`)}</ul></figcaption>
     <div class="plot ${axis ? "with-axis" : ""}" role="img" aria-label=${inWords(chart)} ref=${holder}></div></figure>`;
@@ -130,7 +137,7 @@ function optionsOf(live, values, { group, axis, width }) {
       y: { range: (_, low, high) => rangeOf(live.current.chart, low, high) },
     },
     axes: [
-      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26, space: 76,
+      { show: axis, stroke: colours.ink, grid, ticks: grid, font, size: 26, space: 76, incrs: SPANS,
         values: (_, splits, __, ___, step) => splits.map((split) => moment(split, step)) },
       { stroke: colours.ink, grid, ticks: grid, font, size: AXIS, space: 26, incrs: chart.unit.startsWith("bytes") ? BINARY
         : undefined,
@@ -170,7 +177,7 @@ function rangeOf(chart, low, high) {
   return [0, (top || 1) * 1.08];
 }
 
-/** Findings as upright lines, the limit as a dashed one. */
+/** Findings from begin to end, each begin an upright line; the limit as a dashed one, at the edge where it is far above. */
 function drawMarks(made, { marks, chart, colours }) {
   const { ctx } = made;
   const { left, top, width, height } = made.bbox;
@@ -180,15 +187,31 @@ function drawMarks(made, { marks, chart, colours }) {
   ctx.clip();
   ctx.lineWidth = 1.5 * devicePixelRatio;
   for (const mark of marks) {
-    ctx.strokeStyle = mark.over ? colours.ink : colours[mark.severity] ?? colours.ink;
-    stroke(ctx, made.valToPos(mark.at, "x", true), top, 0, height);
+    const colour = mark.over ? colours.ink : colours[mark.severity] ?? colours.ink;
+    const [from, to] = [mark.at, mark.to].map((at) => made.valToPos(at, "x", true));
+    ctx.globalAlpha = 0.09;
+    ctx.fillStyle = colour;
+    ctx.fillRect(from, top, to - from, height);
+    ctx.globalAlpha = 1;
+    ctx.strokeStyle = colour;
+    stroke(ctx, from, top, 0, height);
   }
-  if (nearLimit(chart)) {
-    ctx.strokeStyle = colours.critical;
-    ctx.setLineDash([8 * devicePixelRatio, 4 * devicePixelRatio]);
-    stroke(ctx, left, made.valToPos(chart.limit, "y", true), width, 0);
-  }
+  if (chart.limit) drawLimit(made, chart, colours);
   ctx.restore();
+}
+
+function drawLimit(made, chart, colours) {
+  const { ctx } = made;
+  const { left, top, width } = made.bbox;
+  const near = nearLimit(chart);
+  const at = near ? made.valToPos(chart.limit, "y", true) : top + devicePixelRatio;
+  ctx.strokeStyle = near ? colours.critical : colours.ink;
+  ctx.setLineDash([8 * devicePixelRatio, 4 * devicePixelRatio]);
+  stroke(ctx, left, at, width, 0);
+  ctx.fillStyle = ctx.strokeStyle;
+  ctx.font = `${10 * devicePixelRatio}px system-ui, sans-serif`;
+  [ctx.textBaseline, ctx.textAlign] = ["top", "left"];
+  ctx.fillText(`${near ? "" : "↑ "}${withUnit(chart.limit, chart.unit)}`, left + 4 * devicePixelRatio, at + 3 * devicePixelRatio);
 }
 
 function stroke(ctx, x, y, right, down) {

@@ -63,7 +63,10 @@ function Came({ dump }) {
   }
   const replay = dump.bundle ? `diag replay ${dump.bundle}` : "";
   const findings = byGravity((dump.report?.findings ?? []).filter((one) => !one.resolved_at));
-  return html`<p><b>${sentenceHere(dump.report, dump.report?.job?.at)}</b>${" "}
+  const name = String(dump.bundle ?? "").split("/").pop();
+  return html`${name ? html`<p class="bar"><a class="button primary" href="bundles/${encodeURIComponent(name)}" download=${name}>
+      ${say("Download the bundle")}</a></p>` : null}
+    <p><b>${sentenceHere(dump.report, dump.report?.job?.at)}</b>${" "}
     <span class="muted">${say("{ranks} in {time}", { ranks: plural((dump.ranks ?? []).length, "rank"),
       time: seconds(dump.seconds) })}</span></p>
     ${findings.length ? html`<ul>${findings.map((one) => html`<li key=${one.id + one.subject}><b>

@@ -4,6 +4,7 @@ import { useState } from "./vendor/hooks.js";
 import { clean, clock, plural, rankWords, seconds, sentenceHere, stamp } from "./format.js";
 import { store, useStore } from "./store.js";
 import { Commands, Copy, Moment, RankChips, Text, When, html } from "./ui.js";
+import { told } from "./telling.js";
 import { language, say, said } from "./words.js";
 
 const GRAVITY = ["critical", "warning", "info"];
@@ -55,6 +56,8 @@ function Finding({ finding, explain }) {
   const title = titleOf(finding);
   const over = finding.resolved_at;
   const word = say(over ? `over, was ${severity}` : severity);
+  const parts = told(clean(said(finding.summary)), { standing: ["hang", "held-up"].includes(finding.id),
+    waiting: Boolean(finding.waiting_ranks?.length) });
   return html`<article class="finding ${severity} ${over ? "over" : ""}" aria-label="${word}: ${title}"
     data-key=${keyOf(finding)} tabindex="-1">
     <header>
@@ -68,24 +71,40 @@ function Finding({ finding, explain }) {
       <${Copy} text=${() => ticket(finding)} label=${say("Copy for a ticket")} />
     </header>
     <p class="summary">${over ? html`<span class="muted">${say("then: ")}</span>` : ""}
-      <${Text} text=${said(finding.summary)} of="the summary" /></p>
-    <dl class="facts">
-      ${finding.ranks?.length ? html`<div><dt>${say("culprit")}</dt><dd>
-        <${RankChips} ranks=${finding.ranks} label=${say("Culprit ranks")} kind="culprit" /></dd></div>` : null}
-      ${finding.waiting_ranks?.length ? html`<div><dt>${say("waiting")}</dt><dd>
-        <${RankChips} ranks=${finding.waiting_ranks} label=${say("Waiting ranks")} kind="waits" /></dd></div>` : null}
-      ${finding.hosts?.length ? html`<div><dt>${say("hosts")}</dt><dd>${clean(finding.hosts.join(", "))}</dd></div>` : null}
-      ${finding.cause ? html`<div><dt>${say("cause")}</dt><dd><code>${clean(finding.cause)}</code></dd></div>` : null}
-      ${finding.confidence ? html`<div><dt>${say("confidence")}</dt><dd>${say(clean(finding.confidence))}</dd></div>` : null}
-      ${finding.opened_at ? html`<div><dt>${say("reported")}</dt><dd><${When} at=${finding.opened_at} /></dd></div>` : null}
-      ${finding.bundle ? html`<${Kept} path=${finding.bundle} />` : null}
-      ${finding.told_by ? html`<div><dt>${say("reported by")}</dt><dd>${clean(finding.told_by)}</dd></div>` : null}
-    </dl>
+      <${Text} text=${parts.claim} of="the summary" /></p>
+    <div class="told">
     ${finding.advice ? html`<div class="advice"><h4>${say("What to do")}</h4> <p><${Commands} text=${said(finding.advice)} /></p>
       <${Copy} text=${clean(said(finding.advice))} label=${say("Copy advice")} /></div>` : null}
+    <dl class="facts rows">
+      <${Row} name="culprit" shown=${finding.ranks?.length}><${RankChips} ranks=${finding.ranks} label=${say("Culprit ranks")} kind="culprit" />
+        </${Row}>
+      <${Row} name=${over ? "stood for" : "stands for"} shown=${parts.span}>${parts.span}</${Row}>
+      <${Row} name="when" shown=${parts.after}>${parts.after}</${Row}>
+      <${Row} name="because" shown=${parts.why}><${Text} text=${parts.why} of="the reason" /></${Row}>
+      <${Row} name="also" shown=${parts.more.length}>${listed(parts.more)}</${Row}>
+      <${Row} name=${over ? "waited for it" : "waits for it"} shown=${finding.waiting_ranks?.length}>
+        <${RankChips} ranks=${finding.waiting_ranks} label=${say("Waiting ranks")} kind="waits" />
+        ${parts.waits.length ? listed(parts.waits) : null}</${Row}>
+    </dl></div>
+    <dl class="facts">
+      <${Row} name="seen" shown=${parts.seen}>${parts.seen}</${Row}>
+      <${Row} name="hosts" shown=${finding.hosts?.length}>${clean(finding.hosts?.join(", "))}</${Row}>
+      <${Row} name="cause" shown=${finding.cause}><code>${clean(finding.cause)}</code></${Row}>
+      <${Row} name="confidence" shown=${finding.confidence}>${say(clean(finding.confidence))}</${Row}>
+      <${Row} name="reported" shown=${finding.opened_at}><${When} at=${finding.opened_at} /></${Row}>
+      ${finding.bundle ? html`<${Kept} path=${finding.bundle} />` : null}
+      <${Row} name="reported by" shown=${finding.told_by}>${clean(finding.told_by)}</${Row}>
+    </dl>
     <${Evidence} items=${finding.evidence ?? []} />
   </article>`;
 }
+
+function Row({ name, shown, children }) {
+  return shown ? html`<div><dt>${say(name)}</dt><dd>${children}</dd></div>` : null;
+}
+
+const listed = (clauses) => (clauses.length === 1 ? html`<${Text} text=${clauses[0]} of="the summary" />`
+  : html`<ul>${clauses.map((one) => html`<li key=${one}><${Text} text=${one} of="the summary" /></li>`)}</ul>`);
 
 /** The bundle that diag wrote when the finding was told: where it is, and a link to it while diag is there to send it. */
 function Kept({ path }) {

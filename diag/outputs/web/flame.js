@@ -1,6 +1,7 @@
 // Flame graphs: drawn by diag, shown in a frame that can reach nothing of this page.
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
+import { FlameGraph } from "./flamegraph.js";
 import { seconds } from "./format.js";
 import { saved } from "./saved.js";
 import { useStore } from "./store.js";
@@ -10,15 +11,20 @@ import { say } from "./words.js";
 const DEFAULT_SECONDS = 10;
 const LONGEST_SECONDS = 300;
 
-/** A drawing that is there, and the ways to take it along. `path` may have a query. */
+/** A drawing that is there, and the ways to take it along. `path` may have a query. What was recorded `anew` is py-spy's own drawing. */
 export function Drawing({ path, shown = path, name, anew = false }) {
+  const { report } = useStore("report");
+  const open = (report?.findings ?? []).filter((one) => one.severity !== "info");
+  const culprits = new Set(open.flatMap((one) => one.ranks ?? []));
+  const victims = new Set(open.flatMap((one) => one.waiting_ranks ?? []).filter((rank) => !culprits.has(rank)));
   const form = (kind) => `${path}${path.includes("?") ? "&" : "?"}format=${kind}`;
   const file = `flame ${name}`.replaceAll(" ", "-");
   return html`<p class="bar"><a href=${shown} target="_blank" rel="noopener">${say("Open alone")}</a>
       <a href=${form("speedscope")} download="${file}.speedscope.json">speedscope</a>
       <a href=${form("collapsed")} download="${file}.txt">${say("collapsed stacks")}</a>
         ${anew ? html`<span class="muted">${say("(recorded anew)")}</span>` : null}</p>
-    <iframe class="drawing" title=${say("Flame graph {name}", { name: say(name) })} sandbox="allow-scripts" src=${shown}></iframe>`;
+    ${anew ? html`<iframe class="drawing" title=${say("Flame graph {name}", { name: say(name) })} sandbox="allow-scripts" src=${shown}></iframe>`
+      : html`<${FlameGraph} path=${form("collapsed")} name=${say(name)} culprits=${culprits} victims=${victims} />`}`;
 }
 
 /** Recorded when asked for: of a living rank by py-spy, of recorded evidence from what it holds. */

@@ -2,16 +2,17 @@
 
 import { useEffect, useRef } from "./vendor/hooks.js";
 import { activityWords, clean, percent, short } from "./format.js";
+import { levelOf, valueOf } from "./metrics.js";
 import { glyphOf, openRank } from "./ranks.js";
 import { look, store } from "./store.js";
 import { html } from "./ui.js";
 import { say, said } from "./words.js";
 
-const LARGE = 128; // ranks: from here on cells are small and say their number on demand
-const HUGE = 2048;
+export const LARGE = 128; // ranks: from here on they are one picture (heatmap.js)
 export const FEW = 16; // up to here each cell says what its rank does
 
-function nodesOf(rows, fallback) {
+/** @returns {{key: string, host: string, node: number | null, rows: any[]}[]} */
+export function nodesOf(rows, fallback) {
   const nodes = new Map();
   for (const row of rows) {
     const host = row.host || fallback || "";
@@ -22,21 +23,21 @@ function nodesOf(rows, fallback) {
   return [...nodes.values()];
 }
 
-export function Grid({ rows, marked, shown, selected, open, fallback }) {
+export function Grid({ rows, nodes, marked, shown, selected, open, metric, scale }) {
   const cache = useRef(new Map());
   const box = useRef(null);
   const focus = useRef(null);
-  const nodes = nodesOf(rows, fallback);
-  const size = rows.length >= HUGE ? "huge" : rows.length >= LARGE ? "large" : rows.length > FEW ? "small" : "cards";
+  const size = rows.length > FEW ? "small" : "cards";
+  const now = store.now?.at ?? 0;
   if (!store.ranks.has(focus.current)) focus.current = [...marked.keys()].find((rank) => store.ranks.has(rank)) ?? rows[0].rank;
   const kept = cache.current;
   const drawn = nodes.map((node) => {
     const face = node.rows.map((row) => `${row.rank}${row.state}${marked.get(row.rank) ?? ""}${shown && !shown.has(row.rank) ? "-"
       : ""}${
       selected.has(row.rank) ? "+" : ""}${size === "cards" ? saidOf(row).join() : ""}${open === row.rank ? "!"
-        : ""}${focus.current === row.rank ? "@" : ""}`).join() + size;
+        : ""}${focus.current === row.rank ? "@" : ""}${metric ? metricOf(row, metric, scale, now).join() : ""}`).join() + size;
     if (kept.get(node.key)?.face !== face) {
-      kept.set(node.key, { face, drawn: nodeOf(node, { marked, shown, selected, open, focus: focus.current, size }) });
+      kept.set(node.key, { face, drawn: nodeOf(node, { marked, shown, selected, open, focus: focus.current, size, metric, scale, now }) });
     }
     return kept.get(node.key).drawn;
   });
@@ -120,24 +121,31 @@ export function saidOf(row) {
   return [does, row.exit ? "" : uses].filter(Boolean);
 }
 
-function nodeOf(node, { marked, shown, selected, open, focus, size }) {
+/** Level and text of a rank's number. */
+function metricOf(row, metric, scale, now) {
+  const value = valueOf(metric, row, now);
+  return [levelOf(value, scale), value === null ? "-" : metric.text(value)];
+}
+
+function nodeOf(node, { marked, shown, selected, open, focus, size, metric, scale, now }) {
   const name = short(node.host) || say("unknown host");
   const title = node.node === null || node.node === undefined ? name : say("node {n}, {name}", { n: node.node, name });
   return html`<div role="row" class="node" key=${node.key}>
     <span role="rowheader" class="host" title=${title}>${size === "small" || size === "cards" ? title : name}</span>
     ${node.rows.map((row) => {
       const mark = marked.get(row.rank);
+      const [level, told] = metric ? metricOf(row, metric, scale, now) : [null, ""];
       const where = said(row.exit?.text) ?? row.where?.text ?? said(row.no_stack) ?? "";
       return html`<span role="gridcell" key=${row.rank} data-rank=${row.rank} tabindex=${focus === row.rank ? 0 : -1}
-        class="cell s-${clean(row.state)}${mark ? " named" : ""}${shown && !shown.has(row.rank) ? " dim" : ""}${open === row.rank
+        class="cell ${metric ? (level === null ? "h-none" : `h${level}`) : `s-${clean(row.state)}`}${mark ? " named" : ""}${shown && !shown.has(row.rank) ? " dim" : ""}${open === row.rank
           ? " opened" : ""}"
         aria-selected=${selected.has(row.rank)} aria-label="rank ${row.rank}, ${say(clean(row.state))}"
         aria-description=${mark ? say("named by {id}", { id: clean(mark) }) : undefined}
         title="rank ${row.rank}, ${say(clean(row.state))}${mark ? `, ${say("named by {id}", { id: clean(mark) })}` : ""}${where
           ? `: ${clean(where).slice(0, 160)}` : ""}"
         >${size === "cards" ? html`<b><i aria-hidden="true">${glyphOf(row.state)}</i>rank ${row.rank}, ${say(clean(row.state))}</b>
-          ${saidOf(row).map((line) => html`<small data-said=${line}></small>`)}`
-          : html`${size === "small" ? html`<b>${row.rank}</b>` : null}<i aria-hidden="true">${glyphOf(row.state)}</i>`}</span>`;
+          ${(metric ? [`${metric.name}: ${told}`] : saidOf(row)).map((line) => html`<small data-said=${line}></small>`)}`
+          : html`<b>${row.rank}</b><i aria-hidden="true">${metric ? told : glyphOf(row.state)}</i>`}</span>`;
     })}
   </div>`;
 }

@@ -1,10 +1,13 @@
 // The ranks: how many are in which state, who of them is named, and a grid of all by node.
 
+import { useMemo, useState } from "./vendor/hooks.js";
 import { clean, plural, ranges, short } from "./format.js";
+import { HeatMap } from "./heatmap.js";
+import { LEVELS, metricsOf, oddOnes, scaleOf } from "./metrics.js";
 import { look, useStore } from "./store.js";
-import { FEW, Grid, saidOf } from "./rankgrid.js";
+import { FEW, Grid, LARGE, nodesOf, saidOf } from "./rankgrid.js";
 import { html } from "./ui.js";
-import { say } from "./words.js";
+import { language, say } from "./words.js";
 
 /** Gravest first. A glyph says what the colour says. */
 export const STATES = {
@@ -42,8 +45,18 @@ function matches(row, text) {
   return searched.some((word) => word && String(word).toLowerCase().includes(wanted));
 }
 
+const MOST_ODD = 4;
+const MOST_TOLD = 2; // numbers of each
+const AGES_SECONDS = 5; // ages are compared anew so often
+const MANY = 4096; // ranks, of which all are compared anew only so often
+
 export function Ranks() {
+  const [by, setBy] = useState("state");
+  const { ranksTurn, now } = useStore("now");
   const { ranks, report, view, ranksHeard, head } = useStore("ranks", "report", "view", "head");
+  const nodes = useMemo(() => nodesOf([...ranks.values()], head?.host), [ranksTurn, head?.host]);
+  const turn = [ranks.size > MANY ? ranks.size : ranksTurn, Math.floor((now?.at ?? 0) / AGES_SECONDS), language()];
+  const { metrics, odd } = useMemo(() => comparedBy(nodes, now?.at ?? 0), turn);
   if (!ranks.size) return html`<p class="muted">${say(ranksHeard ? "No rank was seen yet." : "No ranks were received yet.")}</p>`;
   const rows = [...ranks.values()];
   const counts = new Map();
@@ -55,6 +68,9 @@ export function Ranks() {
       || (view.filter === "named" && marked.has(row.rank)))
       && matches(row, view.search)).map((row) => row.rank))
     : null;
+  const metric = metrics.find((one) => one.key === by) ?? null;
+  const scale = metric ? scaleOf(metric, rows, now?.at ?? 0) : null;
+  const seen = { nodes, rows, marked, shown, selected: view.selected, open: view.open, metric, scale };
   const missing = (report?.job?.world_size ?? 0) - ranks.size;
   return html`
     <div class="bar">
@@ -79,7 +95,31 @@ export function Ranks() {
         : ""}
       ${missing > 0 && !shown ? ` · ${say("{ranks} of the job not seen here", { ranks: plural(missing, "more rank") })}` : ""}</p>
     ${ranks.size > FEW && marked.size ? html`<${Named} marked=${marked} ranks=${ranks} />` : null}
-    <${Grid} rows=${rows} marked=${marked} shown=${shown} selected=${view.selected} open=${view.open} fallback=${head?.host} />`;
+    ${metrics.length ? html`<div class="bar"><label>${say("Colour by")} <select value=${by} onChange=${(event) => setBy(event.target.value)}>
+      <option value="state">${say("state")}</option>${metrics.map((one) => html`<option key=${one.key} value=${one.key}>${one.name}</option>`)}</select></label>
+      ${metric && scale ? html`<span class="scale num">${metric.text(scale.least)} <span class="ramp" aria-hidden="true">${Array.from({ length: LEVELS },
+        (_, at) => html`<i class="h${at}"></i>`)}</span> ${metric.text(scale.most)}</span>` : null}</div>` : null}
+    ${odd.length ? html`<${Odd} odd=${odd} onShow=${(one) => { setBy(one.metric.key); look({ selected: new Set(one.ranks) }); }} />` : null}
+    ${rows.length > LARGE ? html`<${HeatMap} ...${seen} odd=${metric ? odd.filter((one) => one.metric.key === by) : []} />` : html`<${Grid} ...${seen} />`}`;
+}
+
+/** What one can compare ranks by, and those that stand out in it, one line a group of ranks. */
+function comparedBy(nodes, now) {
+  const metrics = metricsOf(nodes.flatMap((node) => node.rows));
+  const named = nodes.map((node) => ({ name: node.node === null || node.node === undefined ? short(node.host) : say("node {n}, {name}", { n: node.node,
+    name: short(node.host) }), rows: node.rows }));
+  const odd = metrics.flatMap((metric) => oddOnes(named, metric, now)).sort((one, two) => two.far - one.far);
+  return { metrics, odd };
+}
+
+/** Who differs from all others, and by what: a look, no verdict. */
+function Odd({ odd, onShow }) {
+  const byName = new Map();
+  for (const one of odd) byName.set(one.name, [...(byName.get(one.name) ?? []), one]);
+  return html`<p class="muted odd-title">${say("Unlike the others")}</p><ul class="odd" aria-label=${say("Unlike the others")}>
+    ${[...byName].slice(0, MOST_ODD).map(([name, those]) => html`<li key=${name}>
+      <button type="button" class="link" onClick=${() => onShow(those[0])}>${name}</button>: ${those.slice(0, MOST_TOLD).map((one) =>
+        say("{metric} {value}, median {usual}", { metric: one.metric.name, value: one.metric.text(one.value), usual: one.metric.text(one.usual) })).join("; ")}</li>`)}</ul>`;
 }
 
 /** Among many, those that a finding names stand once more on their own. */

@@ -25,7 +25,7 @@ const OWN_NAMES = { rdma_bytes_per_second: "RDMA", socket_bytes_per_second: "soc
 /**
  * @typedef {{label: string, unit: string, values: (number | null)[], ranks: number[], low?: (number | null)[],
  *   high?: (number | null)[], members?: number}} Line
- * @typedef {{title: string, unit: string, lines: Line[], limit: number | null, top: number | null,
+ * @typedef {{title: string, names: string[], unit: string, lines: Line[], limit: number | null, top: number | null,
  *   event: boolean, loose: boolean}} Chart
  */
 
@@ -39,7 +39,7 @@ export function chartsOf(timeline) {
   for (const chart of asked) {
     const lines = all.filter((one) => chart.names.includes(one.name) && one.values?.some((value) => value !== null)).map(lineOf);
     if (!lines.length) continue;
-    found.push({ title: say(chart.title), unit: all.find((one) => chart.names.includes(one.name)).unit, lines,
+    found.push({ title: say(chart.title), names: chart.names, unit: all.find((one) => chart.names.includes(one.name)).unit, lines,
       limit: timeline.limits?.[chart.limit] ?? null, top: chart.top ?? null, event: chart.event ?? false, loose: chart.loose
         ?? false });
   }
@@ -102,6 +102,16 @@ export function inWords(chart) {
   const limit = chart.limit ? say("; limit {value}", { value: withUnit(chart.limit, chart.unit) }) : "";
   return `${chart.title}: ${said.slice(0, 8).join("; ")}${said.length > 8 ? say("; {n} more in the table", { n: said.length - 8 })
     : ""}${limit}`;
+}
+
+const QUIET_SHARE = 0.01; // of its limit, which such a chart comes nowhere near
+const ALWAYS = new Set(["step_seconds", "loss", "gpu_utilization_ratio"]);
+
+/** Whether there is nothing to see in a chart: all zero, or next to nothing of its limit. @param {Chart} chart */
+export function isQuiet(chart) {
+  if (chart.names.some((name) => ALWAYS.has(name))) return false;
+  const most = Math.max(...chart.lines.map((line) => summary(line)?.most ?? 0));
+  return chart.limit ? most < QUIET_SHARE * chart.limit : most === 0;
 }
 
 /** @returns {{phase: string, from: number, to: number}[]} */

@@ -2,6 +2,7 @@
 
 import { useState } from "./vendor/hooks.js";
 import { activityWords, clean, plural, rankWords, seconds } from "./format.js";
+import { hasEnded } from "./runsummary.js";
 import { saved } from "./saved.js";
 import { useStore } from "./store.js";
 import { apart, standing, treeOf, waits } from "./tree.js";
@@ -22,6 +23,12 @@ export function Stacks() {
   const read = of("rank");
   const kinds = [["child", say("Children at work")], ["missing", say("Without a stack")],
     ["idle", say("Children that wait for work")]];
+  const gone = of("missing");
+  if (hasEnded(report) && gone.length === stacks.length) {
+    return html`<p class="muted">${say("The job has ended: no process is left to look at.")}</p>
+      <ul>${gone.map((one) => html`<li key=${one.reason}><${Who} ranks=${one.ranks} hit=${one.ranks.some((rank) => marked.has(rank))} />${" "}
+        <${Text} text=${said(one.reason)} of="the reason" /></li>`)}</ul>`;
+  }
   return html`
     <div class="bar"><p class="muted">${say("Where the main threads are, outermost frame first; outliers come first.")}${
       nodes?.length > 1 ? say(" Of this node; “Dump now” reads all nodes.") : ""}</p>

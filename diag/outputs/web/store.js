@@ -15,6 +15,7 @@ export const store = {
   now: null, head: null, report: null, stacks: null, timeline: null, nodes: null, trouble: null,
   /** @type {Map<number, Row>} */ ranks: new Map(),
   ranksHeard: false,
+  ranksTurn: 0, // one more with each change of any rank
   /** @type {Connection} */ connection: "connecting",
   heardAt: 0, // by this browser's clock, milliseconds
   nowAt: 0, // when `now` was heard
@@ -98,9 +99,10 @@ function take(part, text) {
   }
   if (part === "ranks") {
     if (value.whole) store.ranks = new Map();
-    for (const row of value.rows ?? []) store.ranks.set(row.rank, row);
+    for (const row of rowsOf(value.rows)) store.ranks.set(row.rank, row);
     if (value.whole) store.ranks = new Map([...store.ranks].sort((one, two) => one[0] - two[0]));
     store.ranksHeard = true;
+    store.ranksTurn += 1;
   } else {
     // What is over is in `past` too; past this line `findings` are the open ones.
     if (part === "report") value.findings = (value.findings ?? []).filter((one) => !one.resolved_at);
@@ -108,6 +110,34 @@ function take(part, text) {
     if (part === "now") store.nowAt = store.heardAt;
   }
   stir(part);
+}
+
+const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/** Rows, also where they come as columns (diag/outputs/view/columns.py). @param {any} rows @returns {Row[]} */
+export function rowsOf(rows) {
+  if (!rows?.columns) return rows ?? [];
+  const found = Array.from({ length: rows.count }, () => ({}));
+  for (const [name, column] of Object.entries(rows.columns)) valuesOf(column, rows.count).forEach((value, at) => { found[at][name] = value; });
+  return found;
+}
+
+function valuesOf(column, count) {
+  if (column.each) return column.each;
+  if (column.of) {
+    const place = column.of.length <= DIGITS.length ? (at) => DIGITS.indexOf(column.at[at])
+      : (at) => DIGITS.length * DIGITS.indexOf(column.at[2 * at]) + DIGITS.indexOf(column.at[2 * at + 1]);
+    return Array.from({ length: count }, (_, at) => column.of[place(at)]);
+  }
+  if (column.from !== undefined) return Array.from({ length: count }, (_, at) => column.from + at);
+  if (!column.parts) return new Array(count).fill(column.all);
+  const none = new Set(column.none);
+  const objects = Array.from({ length: count - none.size }, () => ({}));
+  for (const [name, part] of Object.entries(column.parts)) {
+    valuesOf(part, objects.length).forEach((value, at) => { if (value !== null) objects[at][name] = value; });
+  }
+  let next = 0;
+  return Array.from({ length: count }, (_, at) => (none.has(at) ? null : objects[next++]));
 }
 
 function lose(how) {
@@ -125,7 +155,7 @@ function showSaved() {
 export function listen() {
   if (saved) return showSaved();
   source?.close();
-  source = new EventSource(language() === "zh" ? "events?lang=zh" : "events");
+  source = new EventSource(`events?ranks=columns${language() === "zh" ? "&lang=zh" : ""}`);
   source.addEventListener("chinese", (event) => hear(event.data));
   for (const part of [...PARTS, "ranks"]) source.addEventListener(part, (event) => take(part, event.data));
   source.addEventListener("end", () => {

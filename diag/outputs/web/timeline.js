@@ -5,7 +5,7 @@ import { clean, clock, seconds, term, withUnit } from "./format.js";
 import { Chart } from "./chart.js";
 import { keyOf, titleOf } from "./findings.js";
 import { named } from "./ranks.js";
-import { chartsOf, momentsOf, phasesOf, summary } from "./series.js";
+import { chartsOf, isQuiet, momentsOf, phasesOf, summary } from "./series.js";
 import { useStore } from "./store.js";
 import { html } from "./ui.js";
 import { language, say, said } from "./words.js";
@@ -31,9 +31,14 @@ export function Charts({ timeline, group, small = false }) {
   const moment = useRef(null);
   const charts = useMemo(() => chartsOf(timeline), [timeline, language()]);
   const moments = useMemo(() => momentsOf(timeline), [timeline]);
-  const marks = useMemo(() => marksOf(report), [report, language()]);
-  const known = useMemo(() => named(report), [report]);
   const [from, to] = [timeline.began, timeline.began + timeline.count * timeline.width_seconds];
+  const marks = useMemo(() => marksOf(report, to), [report, to, language()]);
+  const known = useMemo(() => named(report), [report]);
+  const [loud, quiet] = [charts.filter((one) => !isQuiet(one)), charts.filter(isQuiet)];
+  const [unfolded, setUnfolded] = useState(false);
+  const drawn = (those) => those.map((chart, index) => html`<${Chart} key=${chart.title} chart=${chart} moments=${moments}
+    width=${timeline.width_seconds} zoom=${zoom} onZoom=${setZoom} group=${group} marks=${marks} named=${known}
+    axis=${index === those.length - 1 || index % 4 === 3} onMoment=${showMoment} />`);
   const seen = zoom ?? [from, to];
   const showMoment = (at) => {
     if (moment.current) moment.current.textContent = at === null ? ""
@@ -49,11 +54,11 @@ export function Charts({ timeline, group, small = false }) {
     <div class="tracks ${small ? "narrow" : ""}">
       ${small ? null : html`<div class="track"><b>${say("Phases")}</b><${Phases} phases=${phasesOf(timeline)} seen=${seen} /></div>
         ${marks.length ? html`<div class="track"><b>${say("Findings")}</b><${Marks} marks=${marks} seen=${seen} /></div>` : null}`}
-      ${charts.map((chart, index) => html`<${Chart} key=${chart.title} chart=${chart} moments=${moments}
-        width=${timeline.width_seconds} zoom=${zoom}
-        onZoom=${setZoom} group=${group} marks=${marks} named=${known} axis=${index === charts.length - 1 || index % 4 === 3}
-          onMoment=${showMoment} />`)}
+      ${drawn(loud)}
     </div>
+    ${quiet.length ? html`<details class="fold" onToggle=${(event) => setUnfolded(event.currentTarget.open)}>
+      <summary>${say("Quiet charts ({n}): ", { n: quiet.length })}${quiet.map((one) => one.title).join(", ")}</summary>
+      ${unfolded ? html`<div class="tracks ${small ? "narrow" : ""}">${drawn(quiet)}</div>` : null}</details>` : null}
     ${charts.length || small ? null
       : html`<p class="muted">${say("No numbers were read yet: no step was logged, and no GPU, memory or network was seen.")}</p>`}
     <details class="fold" onToggle=${(event) => setTable(event.currentTarget.open)}><summary>${say("Values as a table")}</summary>
@@ -61,9 +66,10 @@ export function Charts({ timeline, group, small = false }) {
 }
 
 /** Findings in the order of time. */
-function marksOf(report) {
+function marksOf(report, end) {
   const all = [...(report?.findings ?? []), ...(report?.past ?? [])];
-  return all.filter((one) => one.since).map((one) => ({ at: one.since, severity: one.severity, over: Boolean(one.resolved_at),
+  return all.filter((one) => one.since).map((one) => ({ at: one.since,
+    to: Math.max(one.since, one.resolved_at ?? report.job?.ended_at ?? end), severity: one.severity, over: Boolean(one.resolved_at),
     title: titleOf(one), key: keyOf(one), summary: clean(said(one.summary)) }))
     .sort((one, two) => one.at - two.at);
 }
@@ -83,23 +89,27 @@ function Phases({ phases, seen }) {
   })}</div>`;
 }
 
+/** A bar from begin to end, its name on it, or beside it where it is short. */
 function Marks({ marks, seen }) {
   const lanes = [];
   const placed = [];
   for (const mark of marks) {
-    const at = share(mark.at, seen);
-    if (at < 0 || at > 1) continue;
-    // Its text is to the right of its moment, near the end to the left: it takes room on both sides.
-    let lane = lanes.findIndex((end) => at - (at > 0.6 ? MARK_SHARE : 0) > end);
+    const [at, to] = [share(mark.at, seen), share(mark.to, seen)];
+    if (at > 1 || to < 0) continue;
+    // Near the end the name stands to the left: it takes room on that side.
+    const late = at > 0.6;
+    let lane = lanes.findIndex((end) => Math.min(at, (late ? to : 1) - MARK_SHARE) > end);
     if (lane < 0) lane = lanes.length < MOST_LANES ? lanes.length : lanes.indexOf(Math.min(...lanes));
-    lanes[lane] = at > 0.6 ? at : at + MARK_SHARE;
-    placed.push({ mark, at, lane });
+    lanes[lane] = late ? to : Math.max(to, at + MARK_SHARE);
+    placed.push({ mark, at: Math.max(0, at), to: Math.min(1, to), lane, late });
   }
   return html`<div class="band marks lanes${lanes.length}">
-    ${placed.map(({ mark, at, lane }) => html`<button type="button" key=${mark.key + mark.at}
-    class="mark ${mark.severity} ${mark.over ? "over" : ""} lane${lane} ${at > 0.6 ? "at-end" : ""}" style=${{ left: inside(at) }}
-    title="${clock(mark.at)}: ${mark.summary.slice(0, 300)}" onClick=${() => showFinding(mark)}>
-      ${mark.title}${mark.over ? say(" (over)") : ""}</button>`)}</div>`;
+    ${placed.map(({ mark, at, to, lane, late }) => html`<span key=${`${mark.key}${mark.at}bar`} aria-hidden="true"
+      class="stretch ${mark.severity} ${mark.over ? "over" : ""} lane${lane}" style=${{ left: inside(at), width: inside(to - at) }}></span>
+    <button type="button" key=${mark.key + mark.at}
+    class="mark ${mark.severity} ${mark.over ? "over" : ""} lane${lane} ${late ? "at-end" : ""}" style=${{ left: inside(late ? to : at) }}
+    title="${clock(mark.at)} ${say("to")} ${clock(mark.to, mark.at)}, ${seconds(mark.to - mark.at)}: ${mark.summary.slice(0, 300)}"
+      onClick=${() => showFinding(mark)}>${mark.title}${mark.over ? say(" (over)") : ""}</button>`)}</div>`;
 }
 
 function showFinding(mark) {

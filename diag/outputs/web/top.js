@@ -3,11 +3,13 @@
 import { useEffect, useState } from "./vendor/hooks.js";
 import { byGravity } from "./findings.js";
 import { clean, clock, plural, seconds, sentenceHere, short, troubles } from "./format.js";
+import { NotifyButton } from "./notify.js";
 import { saved } from "./saved.js";
 import { on, store, useStore } from "./store.js";
 import { DumpButton } from "./dump.js";
 import { nextTheme, theme } from "./theme.js";
-import { Copy, Moment, When, html } from "./ui.js";
+import { Tiles } from "./tiles.js";
+import { Copy, Moment, When, html, useNarrow } from "./ui.js";
 import { language, nextLanguage, said, say } from "./words.js";
 
 const other = () => (language() === "zh" ? "en" : "zh");
@@ -27,25 +29,34 @@ export function Top({ dump, onKeys }) {
   return html`<header class="top ${gravity}">
     <div class="bar line">
       <span class="brand">diag</span>
-      <span class="run">${head ? html`${short(head.run_id)} <span class="muted">${say("on")}</span> ${short(head.host) || say("this node")}`
-        : ""}</span>
+      <span class="run">${head ? nameOf(head) : ""}</span>
       <${Connection} />
       <span class="push"></span>
       ${saved ? null : html`<a class="button" href="report.html" download
         title=${say("this page as one file, to send: it opens without diag and without a network")}>${say("Report")}</a>
-        <${DumpButton} dump=${dump} />`}
-      <button type="button" onClick=${nextTheme} aria-label=${say("Theme: {theme}", { theme: say(theme()) })}>◐ ${say(theme())}</button>
+        <${NotifyButton} /><${DumpButton} dump=${dump} />`}
+      <button type="button" onClick=${nextTheme} aria-label=${say("Theme: {theme}", { theme: say(theme()) })}>◐ <span class="theme-word">${say(theme())}</span></button>
       <button type="button" onClick=${nextLanguage} lang=${other()} aria-label=${other() === "zh" ? "Language: English; 中文"
         : "语言：中文；English"}>${other() === "zh" ? "中文" : "English"}</button>
-      <button type="button" onClick=${onKeys} aria-label=${say("Keys")} title=${say("keys (?)")}>?</button>
+      <button type="button" class="keys-button" onClick=${onKeys} aria-label=${say("Keys")} title=${say("keys (?)")}>?</button>
     </div>
     <div class="answer">${state ? html`<span class="state ${gravity}"><span aria-hidden="true">${count ? "▲"
       : GLYPHS[state] ?? "?"}</span> ${say(state)}${count ? say(", with {troubles}", { troubles: plural(count, "trouble") }) : ""}</span>` : null}
       <h1>${lead || say("Waiting for the first report…")}${rest ? html` <span class="rest">${rest}</span>` : ""}</h1></div>
-    <p class="muted since"><${Since} /></p>
-    <${Command} command=${head?.command} />
+    <${Tiles} />
+    <${About} command=${head?.command} />
     ${saved ? html`<${OfFile} />` : null}
   </header>`;
+}
+
+const nameOf = (head) => html`${short(head.run_id)} <span class="muted">${say("on")}</span> ${short(head.host) || say("this node")}`;
+
+/** Since when, and of what command; on a phone folded away, as what to do comes first there. */
+function About({ command }) {
+  const about = html`<p class="muted since"><${Since} /></p><${Command} command=${command} />`;
+  if (!useNarrow()) return about;
+  return html`<details class="about"><summary>${say("Since when, and what runs")}</summary><p>${store.head ? nameOf(store.head) : ""}</p>
+    ${about}</details>`;
 }
 
 /** What a saved report is, and what it had no room for. */

@@ -109,6 +109,19 @@ export function choose(ranks) {
   if (ranks.length > 1) go("ranks");
 }
 
+const phone = globalThis.matchMedia?.("(max-width: 46rem)");
+
+/** Whether this is as narrow as a phone; kept current. */
+export function useNarrow() {
+  const [narrow, set] = useState(Boolean(phone?.matches));
+  useEffect(() => {
+    const hear = () => set(phone.matches);
+    phone?.addEventListener("change", hear);
+    return () => phone?.removeEventListener("change", hear);
+  }, []);
+  return narrow;
+}
+
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 /** Bring a section into sight and let the keyboard go on from there. */

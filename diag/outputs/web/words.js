@@ -28,6 +28,18 @@ export const WORDS = {
   "connecting…": "正在连接…", "diag has ended; last state": "diag 已结束；最后的状态",
   "diag does not answer; last known state": "diag 没有应答；最后已知的状态", recorded: "录制", live: "实时", Connection: "连接",
   shorter: "收起", "whole command": "完整命令", "Copy command of the job": "复制任务的命令", "recorded in": "录制于", until: "截至",
+  "Since when, and what runs": "何时开始、运行什么",
+  // the job in numbers
+  "The job in numbers": "任务的主要数字", Iteration: "迭代", ", about {time} left": "，约剩 {time}", "{n} tokens/s a GPU": "每卡 {n} tokens/s",
+  "at most {n} tokens/s a GPU": "每卡至多 {n} tokens/s", "{n} samples/s": "{n} samples/s", "median {time}": "中位数 {time}",
+  "lowest {share}, {rank}": "最低 {share}，{rank}", "memory {share}": "显存 {share}", "GPUs, mean": "GPU（平均）", "Open findings": "未解除的结论",
+  "{n} over": "{n} 个已过去", "{n} not checked": "{n} 项未检查", Lasted: "历时", "Runs for": "已运行",
+  // a run that has ended
+  "The run in short": "运行概要", "exit code": "退出码", iterations: "迭代", "a step": "每步", slowest: "最慢", "time in phases": "各阶段用时",
+  "{n} of {all}": "{n}/{all}", "median {median}, 95th percentile {high}, of {n} steps": "中位数 {median}，第 95 百分位 {high}，共 {n} 步",
+  "iteration {n}: {time}": "第 {n} 步：{time}", "{mean} on average, of {gpus}": "平均 {mean}，{gpus}", "{n} GPU": "{n} 块 GPU",
+  "at most {size}": "最高 {size}", "memory of the job": "任务的内存", "memory of a rank": "单个 rank 的内存",
+  "The job has ended: no process is left to look at.": "任务已结束，没有进程可看。",
   // states, severities, confidence
   hung: "卡住", "held-up": "被拖住", dead: "已死", failed: "失败", starting: "启动中", checkpointing: "存 checkpoint", running: "运行中",
   finished: "已完成", stopped: "已停止", slow: "偏慢", stalled: "在等", delaying: "拖住别人", named: "有结论指向", "not seen": "没有看到", unknown: "未知",
@@ -44,7 +56,8 @@ export const WORDS = {
   culprit: "根源", waiting: "在等", hosts: "主机", cause: "原因", confidence: "置信度", reported: "报告于", "reported by": "报告者",
   "Culprit ranks": "根源 rank", "Waiting ranks": "在等的 rank", "What to do": "处理办法", "Copy advice": "复制处理办法",
   "Evidence ({n})": "证据（{n}）", "Copy evidence": "复制证据", "Show all {n}": "显示全部 {n} 条",
-  "evidence kept": "已留存证据",
+  "evidence kept": "已留存证据", "stands for": "已停住", "stood for": "停住", when: "时机", because: "原因", also: "另外", seen: "看到",
+  "waits for it": "在等它", "waited for it": "当时在等它",
   // the page as a file
   Report: "报告", "this page as one file, to send: it opens without diag and without a network": "把此页存成一个文件，便于发送：无需 diag 和网络即可打开",
   "A report that was saved as a file:": "已存成文件的报告：", "Cut to keep the file small:": "为了控制文件大小而省略：",
@@ -57,6 +70,8 @@ export const WORDS = {
   // dump
   "recorded evidence: there is no live process to read": "已录制的证据：没有可读的活动进程",
   "read stacks and state of all ranks now and save them as a bundle": "立即读取所有 rank 的调用栈和状态，存成证据包",
+  "Download the bundle": "下载证据包", "Notify me": "通知我", "this browser refuses notifications of this page": "此浏览器拒绝了本页的通知",
+  "a notification on the desktop when a critical finding is new": "出现新的严重结论时发桌面通知",
   "Dump now": "立即 dump", Dump: "Dump", "Close dump": "关闭 dump", "Reading all ranks": "正在读取所有 rank", "No dump: ": "没有 dump：",
   "{ranks} in {time}": "{ranks}，用时 {time}", bundle: "证据包", "Copy bundle path": "复制证据包路径", "look again": "再看一次",
   "no bundle": "没有证据包", next: "下一步", missing: "缺少", "Copy dump": "复制 dump", "Text of the dump": "dump 的文本",
@@ -67,7 +82,10 @@ export const WORDS = {
   clear: "清除", "show all": "显示全部", "{ranks} of the job not seen here": "任务中{ranks}在这里没有看到",
   "Ranks named by findings": "结论指向的 rank", "and {n} more: filter by “named”": "还有 {n} 个：用“有结论指向”筛选",
   "Ranks by node": "按节点排列的 rank", "in {function}": "在 {function}", "unknown host": "未知主机", "node {n}, {name}": "节点 {n}，{name}",
-  "named by {id}": "{id} 指向它",
+  "named by {id}": "{id} 指向它", "Colour by": "按此着色", "Unlike the others": "与其他不同",
+  "time since it moved": "距上次进展", "GPU temperature": "GPU 温度", "memory (RSS)": "内存（RSS）", "local rank {n}": "local rank {n}",
+  "share of a step: waits for peers": "一步中等其他 rank 的比例", "share of a step: {kind}": "一步中的比例：{kind}",
+  "{metric} {value}, median {usual}": "{metric} {value}，中位数 {usual}", forward: "前向", optimizer: "优化器", "cpu optimizer": "CPU 优化器",
   // one rank
   "Rank {n}": "Rank {n}", "Named by": "指向它的结论：", "diag on this node has not seen this rank.": "本节点的 diag 没有看到这个 rank。",
   "Its stacks, flame graph and time line are on the page of its node": "它的调用栈、火焰图和时间线在它所在节点的网页上",
@@ -87,7 +105,7 @@ export const WORDS = {
   "Time line of rank {n}": "rank {n} 的时间线", "Nothing was read of its process or GPU.": "没有读到它的进程或 GPU 的数据。",
   "Nothing was read of its process or GPU in {time}.": "{time} 内没有读到它的进程或 GPU 的数据。",
   // flame graphs
-  "Open alone": "单独打开", "collapsed stacks": "collapsed 文本", "(recorded anew)": "（新录制的）", "Flame graph {name}": "火焰图（{name}）",
+  all: "全部", "Search frames": "搜索帧", "function, file": "函数、文件", "{share} of all matches": "匹配的占全部的 {share}", "Open alone": "单独打开", "collapsed stacks": "collapsed 文本", "(recorded anew)": "（新录制的）", "Flame graph {name}": "火焰图（{name}）",
   "of all ranks": "全部 rank", "Flame graph of rank {n}": "rank {n} 的火焰图", "Flame graph": "火焰图", Seconds: "秒数", Draw: "绘制", Record: "录制",
   "the rank has ended": "该 rank 已结束", "from the recorded stacks": "用已录制的调用栈", "all threads; the rank goes on": "所有线程；rank 照常运行",
   "Recording rank {n}": "正在录制 rank {n}", "No flame graph: ": "没有火焰图：", "{gone} of {length}": "{gone} / {length}", "of rank {n}": "rank {n}",
@@ -108,7 +126,7 @@ export const WORDS = {
   "GPUs, memory and networks are those of this node.": "GPU、内存和网络是本节点的。", "{at}, {time} after the start": "{at}，启动后 {time}",
   "; drag in a chart to zoom": "；在图上拖动可放大", "Reset zoom": "还原", Phases: "阶段",
   "No numbers were read yet: no step was logged, and no GPU, memory or network was seen.": "还没有读到数据：日志里没有训练步，也没有看到 GPU、内存或网络。",
-  "Values as a table": "以表格显示数值", " (over)": "（已过去）", Values: "数值", "Each series over the whole run": "各序列在整个运行期间", series: "序列",
+  "Quiet charts ({n}): ": "平静的图（{n}）：", "Values as a table": "以表格显示数值", " (over)": "（已过去）", Values: "数值", "Each series over the whole run": "各序列在整个运行期间", series: "序列",
   last: "最近", lowest: "最低", mean: "平均", highest: "最高", limit: "上限", lasted: "持续", "Step time": "单步用时", Loss: "Loss",
   "GPU utilisation": "GPU 利用率", "GPU memory": "显存", "GPU power": "GPU 功耗", "CPU of the ranks": "各 rank 的 CPU",
   "Memory of the ranks (RSS)": "各 rank 的内存（RSS）", "Memory of the job's cgroup": "任务 cgroup 的内存", "Memory of the host": "主机内存",
