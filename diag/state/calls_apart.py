@@ -36,7 +36,8 @@ class ApartCall:
 
 @dataclass(frozen=True, slots=True)
 class CallsApart:
-    """`seq`: the number in the group of the first call that is not the same; all before it are, from `since` on. `odd`: those
+    """`seq`: the number in the group of the first call that is not the same; all before it are, from `since` on, or were meant
+    to differ. `odd`: those
     who made a call there that nobody had made before it, or after one that it never came after, where that is known of one
     side only, or are fewer; else the first side, in the order of their ranks. `is_known`: which it is. `ahead`: how many calls
     `odd` has made more than the others (fewer: below 0) at the same places of the program, at least where `is_least`; 0 where
@@ -45,6 +46,7 @@ class CallsApart:
     backend: str
     group: str
     desc: str
+    ranks: tuple[int, ...]  # whose calls were compared
     since: int
     seq: int
     odd: ApartCall
@@ -68,10 +70,10 @@ def parted(one: Sequence[Frame], other: Sequence[Frame]) -> int:
 
 def first_apart(histories: Mapping[int, CallHistory]) -> CallsApart | None:
     """In the group in which that is found; None where no calls are left over, or nothing shows where they began to be."""
-    groups: dict[tuple[str, str], dict[int, CallSequence]] = {}
+    groups: dict[tuple[object, ...], dict[int, CallSequence]] = {}
     for rank, history in sorted(histories.items())[:_MOST_RANKS]:
         for one in history.groups:
-            groups.setdefault((one.backend, one.name), {})[rank] = one
+            groups.setdefault((one.backend, one.name, one.members), {})[rank] = one
     found = (_in_group(of) for of in groups.values() if len(of) > 1)
     return next((one for one in found if one is not None), None)
 
@@ -118,7 +120,7 @@ def _in_group(of: Mapping[int, CallSequence]) -> CallsApart | None:
     one, other = (_side(of, calls, side, at) for side in sides)
     first = next(iter(of.values()))
     return CallsApart(
-        first.backend, first.name, first.desc, since, since + at, one, other, odd is not None, ahead, is_least
+        first.backend, first.name, first.desc, tuple(sorted(of)), since, since + at, one, other, odd is not None, ahead, is_least
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from diag.model.observations import CallHistory, CallSequence, CollectiveEntry, Frame
 from diag.state.calls_apart import CallsApart, first_apart
@@ -49,6 +50,7 @@ def test_rank_that_made_a_call_more_is_named_with_the_line_of_that_call() -> Non
     found = apart_of(step * 9, step * 9, step * 4 + "n" + step * 5, step * 9)
     assert found is not None
     assert (found.seq, found.is_known, found.ahead, found.is_least) == (13, True, 1, False)
+    assert found.ranks == (0, 1, 2, 3)
     assert sides(found) == [((2,), 12), ((0, 1, 3), 50)]
 
 
@@ -109,3 +111,13 @@ def test_a_group_that_was_made_anew_under_its_name_is_not_compared() -> None:
     anew = tuple((seq if seq < 6 else seq - 5, kind) for seq, kind in again.groups[0].calls)
     group = CallSequence("gloo", "0", "default_pg", (), again.groups[0].kinds, anew, again.groups[0].stacks)
     assert first_apart({0: made, 1: CallHistory(1, 1.0, 8, ("gloo",), (group,))}) is None
+
+
+def test_groups_of_one_name_with_other_members_are_not_compared() -> None:
+    made = {rank: history("ggl" * 9 if rank else "ggl" * 4 + "n" + "ggl" * 5) for rank in range(2)}
+    apart = {
+        rank: replace(one, groups=(replace(one.groups[0], members=(rank, rank + 2)),))
+        for rank, one in made.items()
+    }
+    assert first_apart(made) is not None
+    assert first_apart(apart) is None

@@ -90,7 +90,7 @@ def test_call_that_one_rank_alone_made_earlier_is_told_with_its_line_and_the_con
 
     assert (hang.cause, hang.ranks, hang.waiting_ranks) == ("call_added", (1,), (0, 2))
     assert (
-        f"calls 1-49 of default_pg are the same on all ranks; call 50 was made by rank 1 at `log_grad_norm(loss)` "
+        f"calls 1-49 of default_pg are the same on ranks 0-2; call 50 was made by rank 1 at `log_grad_norm(loss)` "
         f"({tmp_path}/train.py:10), in log_grad_norm ({tmp_path}/train.py:3), under `if loss > 4:` ({tmp_path}/train.py:9), and "
         f"by ranks 0, 2 at `loss.backward()` ({tmp_path}/train.py:8); since then rank 1 has made 1 call more"
     ) in hang.summary
@@ -114,7 +114,7 @@ def test_call_that_one_rank_left_out_earlier_is_told_with_the_line_that_the_othe
 def test_without_lines_nothing_is_told_of_calls_that_look_the_same(tmp_path: Path) -> None:
     hang = found(tmp_path, EPOCH * 3, EPOCH * 2 + "g" * 7 + "n" + "g" * 13, lines=False)
 
-    assert "are the same on all ranks" not in hang.summary and hang.cause not in (
+    assert "are the same on" not in hang.summary and hang.cause not in (
         "call_added",
         "call_left_out",
         "calls_apart",
@@ -124,4 +124,4 @@ def test_without_lines_nothing_is_told_of_calls_that_look_the_same(tmp_path: Pat
 def test_where_the_first_difference_is_the_call_they_wait_in_no_earlier_one_is_told(tmp_path: Path) -> None:
     hang = found(tmp_path, EPOCH * 2 + "l", EPOCH * 2 + "g")
 
-    assert "are the same on all ranks" not in hang.summary
+    assert "are the same on" not in hang.summary

@@ -53,7 +53,7 @@ def _is_that_call(apart: CallsApart, verdict: Verdict) -> bool:
 
 
 def _words(apart: CallsApart, job: JobView) -> str:
-    """ "calls 1-93 of default_pg are the same on all ranks; call 94 was made by rank 1 at `loss.backward()` (train.py:46), under
+    """ "calls 1-93 of default_pg are the same on ranks 0-1; call 94 was made by rank 1 at `loss.backward()` (train.py:46), under
     `except MemoryError:` (train.py:44) of `loss = model(ids)`, and by rank 0 at `loss.backward()` (train.py:50); since then rank 1
     has made 1 call more"
     """
@@ -63,7 +63,7 @@ def _words(apart: CallsApart, job: JobView) -> str:
         if apart.seq - 1 > apart.since
         else f"call 1 of {name} is"
     )
-    same = f"{calls} the same on all ranks; " if apart.seq > apart.since else f"of {name}, "
+    same = f"{calls} the same on {format_ranks(apart.ranks)}; " if apart.seq > apart.since else f"of {name}, "
     made = ", and ".join(_made(*pair, job) for pair in ((apart.odd, apart.rest), (apart.rest, apart.odd)))
     return f"{same}call {apart.seq} was made {made}{_since(apart)}"
 
