@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from diag.model import Finding
 from diag.model.observations import CallHistory, CallSequence, CollectiveEntry, Frame
 from tests.core.test_call_order import Call, dump_of
 from tests.detectors.test_hang import steady
 from tests.detectors.test_hang_program import REDUCE, read
+from tests.detectors.test_hang_variables import held
 from tests.facts import pid_of
 from tests.programs import line_of
 
@@ -40,7 +43,7 @@ KINDS = {
 }
 
 
-def found(tmp_path: Path, *ranks: str, lines: bool = True) -> Finding:
+def found(tmp_path: Path, *ranks: str, lines: bool = True, loss: str = "") -> Finding:
     """The last call of each is the one that it waits in."""
     path = tmp_path / "train.py"
     path.write_text(TEXT)
@@ -56,6 +59,7 @@ def found(tmp_path: Path, *ranks: str, lines: bool = True) -> Finding:
         story.still(20.0, stacks)
         for rank, made in enumerate(ranks):
             read(story, path, rank, [*stack_of("g"), *stack_of("n"), *stack_of("l")])
+            held(story, rank, stacks[rank], {"train": {"loss": loss}} if loss else {})
             dump = replace(
                 dump_of(rank, [KINDS[one][0] for one in made]), emitted=story.now, pid=pid_of(rank)
             )
@@ -125,3 +129,12 @@ def test_where_the_first_difference_is_the_call_they_wait_in_no_earlier_one_is_t
     hang = found(tmp_path, EPOCH * 2 + "l", EPOCH * 2 + "g")
 
     assert "are the same on" not in hang.summary
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"), [("9.5", " (9.5 > 4 when read)"), ("0.5", ""), ("<Tensor>", ""), ("", "")]
+)
+def test_condition_is_told_with_its_values_where_it_still_holds(tmp_path: Path, loss: str, said: str) -> None:
+    hang = found(tmp_path, EPOCH * 2 + "g" * 20 + "l", EPOCH * 2 + "g" * 7 + "n" + "g" * 13, loss=loss)
+
+    assert f"under `if loss > 4:` ({tmp_path}/train.py:9){said}, and by rank 0" in hang.summary

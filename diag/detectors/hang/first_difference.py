@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from diag.detectors.hang.conditions import outcome
 from diag.detectors.hang.partings import head_of
 from diag.detectors.hang.verdict import Note, Verdict, format_who, others
 from diag.model import Confidence, numbered
@@ -93,7 +94,22 @@ def _made(side: ApartCall, other: ApartCall, job: JobView) -> str:
     if block is None:
         return text
     tried = f" of `{block.deciding[0]}`" if block.kind == "except" and block.deciding else ""
-    return f"{text}, under {head_of(block, frame.file, cwd)}{tried}"
+    return f"{text}, under {head_of(block, frame.file, cwd)}{tried}{_met(block, frame, side.ranks[0], job)}"
+
+
+def _met(block: Block, frame: Frame, number: int, job: JobView) -> str:
+    """ " (9.0 > 4 when read)": of a condition that still holds by the values of the function in which the rank is."""
+    rank = job.ranks.get(number)
+    read = job.program.variables(number, rank.placement.pid) if rank is not None else None
+    name = frame.function.rpartition(".")[2]
+    values = {
+        one.name: one.text
+        for of in (read.frames if read is not None else ())
+        if not of.called and (of.file, of.function.rpartition(".")[2]) == (frame.file, name)
+        for one in of.variables
+    }
+    found = outcome(block.text, values) if block.kind in ("if", "elif") and values else None
+    return f" ({found.text} when read)" if found is not None and found.holds else ""
 
 
 def _at(frame: Frame, job: JobView) -> str:
