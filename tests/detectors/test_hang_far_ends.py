@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.model import Finding
-from diag.model.observations import FrameVariables, ThreadStack, Variable, VariablesRead
+from diag.model.observations import AsyncTask, FrameVariables, ThreadStack, Variable, VariablesRead
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
 from diag.sources.logs.output import read_text
 from tests.detectors.test_hang import started
@@ -82,6 +82,7 @@ def told(
     readings: Sequence[dict[str, str]] = (),
     others_of: Sequence[ThreadStack] = (),
     printed: tuple[Sequence[str], float] = ((), 0.0),
+    read_too: VariablesRead | None = None,
 ) -> Finding:
     """Rank 1 waits so, rank 0 for it; `readings` are of the innermost function of the first of `stacks`."""
     own = ThreadWait(pid_of(1), "MainThread", "S", "", wait, cpu_ratio=0.0, same=True)
@@ -98,6 +99,8 @@ def told(
             story.tell(stack(1, story.now, lines, *others_of, pid=pid))
             if second == 20:
                 read(story, path, 1, lines)
+        if read_too is not None and second == 20:
+            story.tell(read_too)
         if second >= 20 and (second - 20) // 2 < len(readings):
             pid, lines = next(iter(stacks.items()))
             values = tuple(Variable(*one) for one in readings[(second - 20) // 2].items())
@@ -237,3 +240,31 @@ def test_error_of_another_program_or_of_long_before_is_not_quoted(path: Path, fi
     found = cried(path, file=file, ago=ago)
 
     assert "printed" not in found.summary and "Begin with" not in found.advice
+
+
+def test_event_loop_of_a_server_is_said_with_its_tasks_and_the_one_that_failed(path: Path) -> None:
+    """As recorded of a server on asyncio's streams, whose worker had ended."""
+    polls = Wait("poll", "epoll_wait", 6, watched=(Wait("tcp_receive", "", 9), Wait("tcp_accept", "", 7)))
+    loop = [
+        at(path, "<module>", "packs"),
+        "BaseEventLoop._run_once /usr/lib/python3.11/asyncio/base_events.py:1884",
+        "EpollSelector.select /usr/lib/python3.11/selectors.py:468",
+    ]
+    waits = AsyncTask(frames("handle /app/server.py:15"), "future")
+    failed = AsyncTask(
+        (),
+        "",
+        "worker",
+        "<ValueError: no score>",
+        frames("worker /app/server.py:9", "score /app/server.py:5"),
+    )
+    read_of = FrameVariables(SERVER, "<module>", str(path), line_of(TEXT, "packs"), False, ())
+    fact = VariablesRead(1, SERVER, (read_of,), (waits, failed))
+    found = told(path, [process(SERVER, polls, "python server.py")], {SERVER: loop}, read_too=fact)
+
+    assert f"pid {SERVER} is in <module> ({path}:" in found.summary
+    assert (
+        "of its 1 task 1 waits in handle (/app/server.py:15), and its task worker ended with ValueError: no score, "
+        in found.summary
+    )
+    assert "raised in score (/app/server.py:5)" in found.summary

@@ -149,7 +149,7 @@ def test_limit_of_cpu_time_of_the_workers_that_are_left_is_shown(
     go_on(story, 20.0, QUEUE, children=(5001, 5003, 5004))
 
     hang = story.hang()
-    assert hang.cause == "worker_ended"
+    assert hang.cause == "worker_ended" and "SIG" not in hang.summary
     assert ("after 6 s of CPU time, RLIMIT_CPU" in hang.summary) is said
 
 
@@ -417,3 +417,17 @@ def test_end_of_a_worker_that_nobody_reported_is_told_as_the_kernel_has_it(
     hang = story.hang()
     assert f"its child process pid 5002 ended 40 s ago{said};" in hang.summary
     assert advice in hang.advice and "SIGABRT" not in hang.summary
+
+
+@pytest.mark.parametrize(("number", "said"), [(24, True), (9, False)])
+def test_limit_of_cpu_time_is_shown_with_the_signal_that_it_sends(number: int, said: bool) -> None:
+    story = steady()
+    go_on(story, 6.0, QUEUE, children=(5001, 5002))
+    story.tell(ChildEnded(1, 5002, None, number))
+    rest = ProcessWaits(5001, pid_of(1), "python", (), cpu_limit_seconds=6)
+    story.tell(WaitsRead(1, pid_of(1), 0.5, (ProcessWaits(pid_of(1), 1, "python", ()), rest)))
+    go_on(story, 40.0, QUEUE, children=(5001, 5003))
+
+    hang = story.hang()
+    assert ("of SIGXCPU (the kernel ends each of its kind after 6 s" in hang.summary) is said
+    assert ("the limit of CPU time shown" in hang.advice) is said

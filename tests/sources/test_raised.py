@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from diag.model import Record
@@ -102,3 +103,29 @@ def test_row_that_is_torn_is_unparsed() -> None:
     found = list(variables.parse(Record(variables.SOURCE, payload, 1)))
 
     assert not any(isinstance(one, VariablesRead) for one in found)
+
+
+@each_python
+def test_task_that_failed_has_the_lines_that_raised_its_exception(python: str) -> None:
+    code = (
+        "import asyncio\n"
+        "async def load(): raise ValueError('row 805')\n"
+        "async def produce(): await load()\n"
+        "async def main():\n"
+        "    task = asyncio.create_task(produce()); await asyncio.sleep(0.01)\n"
+        "    print('ready', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())"
+    )
+    text = f"exec(compile({code!r}, '/srv/job/train.py', 'exec'))"
+    with Target(text, plain_env(), python=python) as rank:
+        fact = None
+        until = time.monotonic() + 20.0
+        while not (fact and fact.tasks) and time.monotonic() < until:
+            facts_of = variables.parse(Record(variables.SOURCE, read(rank.pid), 1))
+            fact = next(one for one in facts_of if isinstance(one, VariablesRead))
+
+    assert fact is not None
+    (failed,) = [one for one in fact.tasks if one.error]
+    assert failed.name == "produce" and failed.error == "<ValueError: row 805>"
+    assert [frame.function for frame in failed.raised] == ["produce", "load"]

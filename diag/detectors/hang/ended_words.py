@@ -53,6 +53,8 @@ def _why_it_ended(verdict: Verdict, job: JobView) -> str:
         return (
             "the kernel ended it for memory: run fewer of its kind at one time, or give each a smaller task"
         )
+    if "RLIMIT_CPU" in verdict.words:
+        return "the limit of CPU time shown may have ended it (`ulimit -t`)"
     found = _OF_SIGNAL.search(verdict.words)
     name = found["name"] if found is not None else ""
     if name in _TIMERS:
@@ -73,8 +75,6 @@ def _why_it_ended(verdict: Verdict, job: JobView) -> str:
             "it crashed in native code. PYTHONFAULTHANDLER=1 prints the Python stack of that: look at that line for what is "
             "passed to C (an offset, a length, a file that is cut off), or for a library that does not fit"
         )
-    if "RLIMIT_CPU" in verdict.words:
-        return "the limit of CPU time shown may have ended it (`ulimit -t`)"
     return "see why it ended by its own lines in the output, and by the kernel's log (`dmesg`) where that may be read"
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.detectors.hang.program_lines import thread_of
+from diag.detectors.hang.raised import format_raised
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.model import numbered
-from diag.model.observations import AsyncTask, Frame
+from diag.model.observations import AsyncTask, Frame, Raised, VariablesRead
 from diag.state.own_code import own_frames
 from diag.state.python_waits import is_in_event_loop
 from diag.state.stack_activity import format_frame
@@ -51,7 +52,7 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
         for text, count in Counter(_path(one, cwd) for one in waiting).most_common(_IN_EVIDENCE)
     ]
     words = ", and ".join(
-        filter(None, (verdict.words, _words(len(there) + left_out, waiting, cwd), _failed(tasks)))
+        filter(None, (verdict.words, _words(len(there) + left_out, waiting, cwd), _failed(tasks, cwd)))
     )
     described = replace(verdict, words=words).noted(*notes)
     whole = not left_out and verdict.cause == "event_loop_is_empty"
@@ -60,6 +61,14 @@ def with_tasks(verdict: Verdict, job: JobView) -> Verdict:
     if whole and all(_waits_in(one, (*_PERMITS, *_ITEMS)) for one in waiting):
         return replace(described, cause="tasks_wait_for_each_other")
     return described
+
+
+def of_tasks(read: VariablesRead, cwd: str) -> str:
+    """Of a process whose event loop waits: where its tasks do, and which of them has failed. Empty where it has none."""
+    there = [one for one in read.tasks if one.frames]
+    waiting = [one for one in there if one.awaits != "tasks"]
+    words = _words(len(there) + read.tasks_left_out, waiting, cwd) if waiting else ""
+    return ", and ".join(filter(None, (words, _failed(read.tasks, cwd))))
 
 
 def _words(count: int, waiting: Sequence[AsyncTask], cwd: str) -> str:
@@ -71,14 +80,14 @@ def _words(count: int, waiting: Sequence[AsyncTask], cwd: str) -> str:
     return f"of its {numbered(f'{count} [task|tasks]', count)} {' and '.join(shown)}{more}"
 
 
-def _failed(tasks: Sequence[AsyncTask]) -> str:
-    """ "its task produce ended with ValueError: row 805" of one that keeps its exception for whoever awaits it."""
+def _failed(tasks: Sequence[AsyncTask], cwd: str) -> str:
+    """ "its task produce ended with ValueError: row 805, raised in load (data.py:9)" of one that keeps its exception for
+    whoever awaits it."""
     found = next((one for one in tasks if one.error), None)
-    return (
-        f"its task {found.name} ended with {found.error.strip('<>').removesuffix(': ')}"
-        if found is not None
-        else ""
-    )
+    if found is None:
+        return ""
+    error = found.error.strip("<>").removesuffix(": ")
+    return f"its task {found.name} ended with {format_raised(Raised(found.name, error, found.raised), cwd)}"
 
 
 def _clause(task: AsyncTask, cwd: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from diag.detectors.hang.event_loop import of_tasks
 from diag.detectors.hang.loops import PASSED, growing, passes_its_end
 from diag.detectors.hang.outcries import Outcry
 from diag.detectors.hang.own_logs import BEGIN
@@ -17,6 +18,7 @@ from diag.detectors.hang.verdict import Verdict
 from diag.model.observations import Block, Frame, FrameVariables, ProgramPlace, ThreadStack
 from diag.model.observations.waits import ProcessWaits, ThreadWait
 from diag.state.own_code import own_frames
+from diag.state.python_waits import is_in_event_loop
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
@@ -110,8 +112,15 @@ def _on_the_way(rank: RankView, chain: Chain) -> Iterator[tuple[ProcessWaits, Th
         yield step.process, step.thread
     last = chain.last.wait
     process = rank.process_waits(*last.pids) if len(last.pids) == 1 else None
-    if chain.end == "outside" and process is not None and (one := _only_one_at_work(process)) is not None:
-        yield process, one
+    if chain.end in ("outside", "several") and process is not None:
+        one = _only_one_at_work(process) or _event_loop_of(rank, process)
+        if one is not None:
+            yield process, one
+
+
+def _event_loop_of(rank: RankView, process: ProcessWaits) -> ThreadWait | None:
+    main = rank.thread_stack(process.pid, process.pid)
+    return process.thread() if main is not None and is_in_event_loop(main) else None
 
 
 def _only_one_at_work(process: ProcessWaits) -> ThreadWait | None:
@@ -147,7 +156,8 @@ def _told(far: _Far, rank: RankView, job: JobView) -> tuple[str, str]:
     caught = handled_in(read, far.thread) if read is not None else None
     if caught is not None:
         shown = ", ".join(filter(None, (shown, f"in the handler of {format_raised(caught, cwd)}")))
-    return ", ".join(filter(None, (text, shown))), ""
+    tasks = of_tasks(read, cwd) if read is not None and is_in_event_loop(far.thread) else ""
+    return ", ".join(filter(None, (text, shown, tasks))), ""
 
 
 def _in_loop(far: _Far, rank: RankView, looped: tuple[ProgramPlace, Block], job: JobView) -> tuple[str, str]:

@@ -162,7 +162,9 @@ def _ended_worker(rank: RankView, heard: list[Outcry], since: float, now: float)
         "",
     )
     when = f"{format_seconds(max(0.0, now - at))} ago"
-    return f"its {role} pid {pid} ended {when}{of or format_end(rank, pid, at) or _limited(rank)}"
+    end = of or format_end(rank, pid, at)
+    limited = _limited(rank) if not end or end.endswith("SIGXCPU") else ""
+    return f"its {role} pid {pid} ended {when}{end}{limited}"
 
 
 def _limited(rank: RankView) -> str:

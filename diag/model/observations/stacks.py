@@ -293,12 +293,13 @@ class FrameVariables:
 class AsyncTask:
     """A task of asyncio that waits: the frames of its coroutines, outermost first. `awaits`: "tasks" (one or several, of
     gather or wait too), "future", or "" where that is not known. One that has ended with an exception, which it still
-    keeps, has no frames, but the `name` of its function and that `error`."""
+    keeps, has no frames, but the `name` of its function, that `error`, and the frames through which it was `raised`."""
 
     frames: tuple[Frame, ...]
     awaits: str = ""
     name: str = ""
     error: str = ""
+    raised: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

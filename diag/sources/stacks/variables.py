@@ -122,11 +122,18 @@ def parse(record: Record) -> Iterator[Observation]:
 
 def _task(row: Any) -> AsyncTask:
     found = mapping(row)
-    frames = [sequence(one) for one in sequence(found["frames"])[:_MOST_FRAMES]]
-    places = (Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
     return AsyncTask(
-        tuple(places), word(found.get("awaits")), word(found.get("name")), word(found.get("error"), _LONGEST)
+        _places(found["frames"]),
+        word(found.get("awaits")),
+        word(found.get("name")),
+        word(found.get("error"), _LONGEST),
+        _places(found.get("raised", ())),
     )
+
+
+def _places(rows: Any) -> tuple[Frame, ...]:
+    frames = [sequence(one) for one in sequence(rows)[:_MOST_FRAMES]]
+    return tuple(Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
 
 
 def _frame(thread: int, row: Any) -> FrameVariables:
@@ -138,11 +145,11 @@ def _frame(thread: int, row: Any) -> FrameVariables:
 
 def _raised(row: Any) -> Raised:
     found = mapping(row)
-    frames = [sequence(one) for one in sequence(found["frames"])[:_MOST_FRAMES]]
-    places = (Frame(word(name), word(file, 4096), integer(line)) for name, file, line in frames)
     kind, colon, said = word(found.get("error"), _LONGEST).partition(": ")
     # not with its class: a KeyError would have a secret
-    return Raised(word(found.get("name"), _LONGEST_NAME), kind + colon + hidden(said), tuple(places))
+    return Raised(
+        word(found.get("name"), _LONGEST_NAME), kind + colon + hidden(said), _places(found["frames"])
+    )
 
 
 def _variables(rows: Sequence[Any]) -> Iterator[Variable]:

@@ -51,11 +51,15 @@ class Exceptions:
                 return self._row("", address)
         return {}
 
+    def frames(self, address: int) -> list[list[Any]]:
+        """Those that it has come through, outermost first. Raises Torn."""
+        return [list(frame) for frame in self._traceback(address)][-_MOST_FRAMES:]
+
     def _row(self, name: str, address: int) -> dict[str, Any]:
         value = self._values.named(name, address)
         if value is None or not value.exception:
             raise Torn("no exception")
-        frames = [list(frame) for frame in self._traceback(address)][-_MOST_FRAMES:]
+        frames = self.frames(address)
         return {"name": name, "error": value.text.strip("<>").removesuffix(": "), "frames": frames}
 
     def _top(self, state: bytes) -> int:

@@ -7,9 +7,10 @@ what they point to, so that only the order of a task's last fields is taken as k
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from diag.sources.stacks.remote_stack.exceptions import Exceptions, Located
 from diag.sources.stacks.remote_stack.memory import Torn
 from diag.sources.stacks.remote_stack.names import global_of
 from diag.sources.stacks.remote_stack.objects import LEAST_ADDRESS
@@ -30,9 +31,6 @@ _MOST_FIELDS = 64  # words of a task
 _CANCELLED = "<CancelledError:"
 _GATHERS = "_GatheringFuture"
 
-# (function, file, line) by the address of a code object and of the instruction.
-Located = Callable[[int, int], tuple[str, str, int]]
-
 
 class Tasks:
     """Of one process. Raises Torn where the set of tasks cannot be read."""
@@ -44,8 +42,8 @@ class Tasks:
 
     def read(self, interpreter: int) -> tuple[list[dict[str, Any]], int]:
         """[{"frames": [[function, file, line], ...], "awaits": "tasks", "future" or ""}, ...], frames outermost first, and of
-        those that have ended with an exception [{"frames": [], "name", "error"}, ...]; and how many tasks are not among them:
-        more than are read, or such as did not wait just then."""
+        those that have ended with an exception [{"frames": [], "name", "error", "raised": frames}, ...]; and how many tasks are
+        not among them: more than are read, or such as did not wait just then."""
         places = list(self._places(interpreter))
         known = {*places}
         found: list[dict[str, Any]] = []
@@ -101,7 +99,8 @@ class Tasks:
             value = self._values.named("", word) if self._name(word) else None
             if value is not None and value.exception and not value.text.startswith(_CANCELLED):
                 name = self._memory.word(coroutine + _QUALNAME[self._objects.layout.minor])
-                yield {"frames": [], "name": self._objects.text(name), "error": value.text}
+                raised = Exceptions(self._values, self._located).frames(word)
+                yield {"frames": [], "name": self._objects.text(name), "error": value.text, "raised": raised}
                 return
 
     def _frames(self, coroutine: int) -> tuple[list[list[Any]], int]:
