@@ -211,6 +211,7 @@ class _Beside:
                 colour=self.task["colour"],
                 width=lambda: self.link.width or self.task["width"],
                 lang=self._lang,
+                has_ended=self.link.has_ended,
             )
         )
         return hub

@@ -118,6 +118,10 @@ class Link:
         self._running.wait()
         return self._over.is_set()
 
+    def has_ended(self) -> bool:
+        """Whether CMD has ended, by now."""
+        return self.returncode is not None
+
     def await_end(self) -> None:
         self._over.wait()
 
