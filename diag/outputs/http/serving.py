@@ -13,9 +13,9 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from diag.launch.ports import is_loopback
 from diag.launch.service_discovery import reachable_host
 from diag.launch.tokens import SHORTEST
-from diag.outputs.http.guard import is_loopback
 from diag.outputs.output import Output
 from diag.text.errors import DiagError, shortage
 
