@@ -18,10 +18,10 @@ class CompiledTables(BuildHookInterface):  # type: ignore[type-arg]
             return
         sys.path.insert(0, self.root)
         try:
-            from diag.text.compiled import write
+            from diag.cli.compiling import compile_all
 
             self._made = tempfile.TemporaryDirectory(prefix="diag-build-")
-            write(Path(self._made.name))
+            compile_all(Path(self._made.name))
         except ModuleNotFoundError as error:
             self.app.display_warning(f"the tables of diag are not compiled: {error}")
             return

@@ -1,20 +1,20 @@
-"""What stands in diag's own YAML, as JSON that is made with the package: reading it takes a twentieth of the time.
+"""What stands in diag's own YAML and manual, as JSON that is made with the package: reading it takes a twentieth of the
+time.
 
 Each copy names the hash of its sources, and counts only as long as they are the same: who edits an installed table has
-what is written there. A checkout has no copies unless `python -m diag.text.compiled` made them.
+what is written there. A checkout has no copies unless `python -m diag.cli.compiling` made them.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from importlib.util import source_hash
 from pathlib import Path
 from typing import Any
 
-_PACKAGE = Path(__file__).parents[1]
-FOLDER = _PACKAGE / "_data" / "compiled"
+PACKAGE = Path(__file__).parents[1]
+FOLDER = PACKAGE / "_data" / "compiled"
 RULES = "rules"  # the copy of those that come with diag
 
 
@@ -35,10 +35,10 @@ def compiled(name: str, sources: Iterable[bytes], folder: Path = FOLDER) -> Any:
 def name_of(table: Path) -> str:
     """The name of a table's copy; of a file that is not diag's own it leads to none.
 
-    >>> name_of(_PACKAGE / "detectors" / "findings.yaml")
+    >>> name_of(PACKAGE / "detectors" / "findings.yaml")
     'detectors.findings.yaml'
     """
-    return ".".join(table.relative_to(_PACKAGE).parts) if table.is_relative_to(_PACKAGE) else table.name
+    return ".".join(table.relative_to(PACKAGE).parts) if table.is_relative_to(PACKAGE) else table.name
 
 
 def rule_sources(folder: Path) -> list[bytes]:
@@ -53,26 +53,7 @@ def _bytes_of(path: Path) -> bytes:
         return b""
 
 
-def write(folder: Path) -> int:
-    """Copies of all tables and rules, as far as JSON can say the same; returns their number."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    tables = sorted(path for path in _PACKAGE.rglob("*.yaml") if "_data" not in path.parts)
-    sources = {name_of(path): [path.read_bytes()] for path in tables}
-    values = {name: yaml.load(source, loader) for name, (source,) in sources.items()}
-    sources[RULES] = rule_sources(_PACKAGE.parent / "rules" / "signatures")
-    values[RULES] = [yaml.load(source, loader) for source in sources[RULES]]
-    folder.mkdir(parents=True, exist_ok=True)
-    copied = {name: value for name, value in values.items() if _survives(value)}
-    for name, value in copied.items():
-        copy = {"of": hash_of(sources[name]), "value": value}
-        text = json.dumps(copy, ensure_ascii=False, separators=(",", ":"))
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
-    return len(copied)
-
-
-def _survives(value: Any) -> bool:
+def survives(value: Any) -> bool:
     """Whether JSON gives the same back: it has no numbers as keys, and no dates."""
     try:
         return bool(json.loads(json.dumps(value)) == value)
@@ -80,5 +61,6 @@ def _survives(value: Any) -> bool:
         return False
 
 
-if __name__ == "__main__":
-    print(f"{write(Path(sys.argv[1]) if sys.argv[1:] else FOLDER)} copies")
+def write(folder: Path, name: str, sources: Iterable[bytes], value: Any) -> None:
+    text = json.dumps({"of": hash_of(sources), "value": value}, ensure_ascii=False, separators=(",", ":"))
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
