@@ -227,6 +227,7 @@ class _Beside:
         from diag.launch.relay import Follower
         from diag.sources.host import run as run_source
 
+        self.link.on_over = hub.hurry
         self.link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
         pid = int(started["started"])
         lanes = [(stream, read_output_file(Path(path))) for stream, path in started["outputs"].items()]

@@ -188,7 +188,7 @@ def packaged() -> RuleSet:
     if not folder.is_dir():
         return RuleSet(())
     copies = compiled(RULES, rule_sources(folder))
-    if copies is not None:
+    if copies:
         with contextlib.suppress(ValidationError):
             return RuleSet([Rule.model_validate(data) for data in copies], checked=True)
     found = read_rules([folder], own=True)
