@@ -78,7 +78,7 @@ class Installed:
         }
         self.folder = folder
         venv.create(folder / "venv", with_pip=True)
-        self.pip("install", "--quiet", "hatchling")
+        self.pip("install", "--quiet", "hatchling", "PyYAML")
         self.call(
             self.python,
             "-m",

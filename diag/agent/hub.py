@@ -54,7 +54,7 @@ from diag.sources.host.process_tree import Processes
 from diag.sources.parsers import PARSERS
 
 _SELF_SECONDS = 5.0
-# the loop takes records five times a second; so long after the last time this process did not run
+# the loop takes records at least twice a second; so long after the last time this process did not run
 _AWAY_SECONDS = 3.0
 _LAST_EVIDENCE_SECONDS = 5.0  # for a bundle that is being taken when CMD ends: its ranks answer no more
 _BATCH = 500  # records taken under one hold of the lock, which the outputs wait for
@@ -158,6 +158,10 @@ class Hub:
         """Hand over a record from any thread; never waits."""
         self._records.put(record)
 
+    def hurry(self) -> None:
+        """`loop` is to ask `until` now. For any thread."""
+        self._records.hurry()
+
     def keep(self, seconds: float) -> bool:
         """Whether all that was put is in the journal on disk, within so many seconds. For another thread than the loop's."""
         taken = self._records.await_taken(seconds)
@@ -221,9 +225,10 @@ class Hub:
         self._samplers.start(argv, pid, launched=among is None, attached=self._attached)
 
     def loop(self, until: Callable[[], bool]) -> None:
-        """Take records and run the checks until `until()` says so; returns with the queue drained."""
+        """Take records and run the checks until `until()` says so; returns with the queue drained. Sleeps until the next
+        record, the next thing to do, or `hurry`."""
         while not until():
-            self._take(0.2)
+            self._take(self._until_due())
             self._housekeep()
         self._drain()
 
@@ -320,6 +325,9 @@ class Hub:
             return False
         self._next[what] = now + seconds
         return True
+
+    def _until_due(self) -> float:
+        return max(0.0, min(self._next.values(), default=0.0) - time.monotonic())
 
     def _housekeep(self) -> None:
         if self._search is not None and self._due("scan", self._search.period()):

@@ -72,21 +72,26 @@ def _wire() -> Wire:
 def _prepare(task: dict[str, Any], link: Link) -> _Beside:
     """Settings, run directory, and the variables that CMD gets. Raises DiagError where the settings cannot be
     used."""
-    from diag.agent.act.asked import refuse
-    from diag.launch.actions import read_rules
-    from diag.outputs.http.serving import refuse_taken_port
-    from diag.outputs.notify.output import problems as notify_problems
     from diag.settings import load, unread_variables
 
+    # CMD waits: what only some runs need is loaded for these alone
     settings = load(**task["flags"], refused=link.say)
-    refuse(read_rules((task.get("act") or {}).get("on", ())))
-    # of a variable only a line: CMD comes first
-    refuse_taken_port(settings, asked_for=task["flags"]["port"] is not None)
-    for line in (
-        *unread_variables(os.environ),
-        *notify_problems(settings, given=task["flags"].get("notify")),
-    ):
+    if on := (task.get("act") or {}).get("on"):
+        from diag.agent.act.asked import refuse
+        from diag.launch.actions import read_rules
+
+        refuse(read_rules(on))
+    if task["flags"]["port"] is not None:  # of a variable only a line: CMD comes first
+        from diag.outputs.http.serving import refuse_taken_port
+
+        refuse_taken_port(settings, asked_for=True)
+    for line in unread_variables(os.environ):
         link.say(f"diag: {line}")
+    if settings.notify or settings.on_finding or settings.feed:
+        from diag.outputs.notify.output import problems as notify_problems
+
+        for line in notify_problems(settings, given=task["flags"].get("notify")):
+            link.say(f"diag: {line}")
     run_dir = _make_run_dir(settings, link) if "attempt" not in task else _run_dir_again(task)
     hooked = run_dir is not None and settings.inject
     variables = (
@@ -211,6 +216,7 @@ class _Beside:
                 colour=self.task["colour"],
                 width=lambda: self.link.width or self.task["width"],
                 lang=self._lang,
+                has_ended=self.link.has_ended,
             )
         )
         return hub
@@ -221,6 +227,7 @@ class _Beside:
         from diag.launch.relay import Follower
         from diag.sources.host import run as run_source
 
+        self.link.on_over = hub.hurry
         self.link.on_signal = lambda number: hub.put(run_source.interrupted(number, hub.host))
         pid = int(started["started"])
         lanes = [(stream, read_output_file(Path(path))) for stream, path in started["outputs"].items()]
@@ -247,15 +254,15 @@ class _Beside:
                 actor.close()
 
     def _actor(self, hub: Hub, began: float) -> Actor | None:
+        act = self.task.get("act")
+        if not act:
+            return None
         from diag.agent.act.actor import Actor
         from diag.agent.act.fence import Fence
         from diag.agent.act.orders import Orders, describe
         from diag.agent.act.together import Together, lease_of
         from diag.launch.actions import read_rules
 
-        act = self.task.get("act")
-        if not act:
-            return None
         rules = read_rules(act["on"])
         if not self.task["quiet"]:
             self.link.say(f"diag: {describe(rules, act['after'])}")

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from diag.agent.samplers.rank_context import RankContext, RankSampler
 from diag.sources.host import cgroup
-from diag.state.rank_view import RankView
+
+if TYPE_CHECKING:  # one such process beside each rank: what the hub alone needs is not in it
+    from diag.state.rank_view import RankView
 
 _SECONDS, _NEAR_SECONDS = 0.5, 0.15
 _NEAR = 0.7  # of the limit: a rise that has come so far is read more often

@@ -50,6 +50,10 @@ class RecordFeed:
         are in."""
         self._queue.put((record, then))
 
+    def hurry(self) -> None:
+        """`batch` is to return now, whatever there is. For any thread."""
+        self._queue.put((None, None))
+
     def await_taken(self, seconds: float) -> bool:
         """Until all that was put before is in, for so long at most; whether it is."""
         reached = threading.Event()

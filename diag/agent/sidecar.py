@@ -34,6 +34,7 @@ from diag.agent.samplers.rank_variables import VariableSampler
 from diag.agent.samplers.sampler import Reporter
 from diag.agent.samplers.software import SoftwareSampler
 from diag.agent.stack_sampler import StackSampler
+from diag.launch.malloc import use_few_heaps
 from diag.launch.runs import is_alive
 from diag.model import Payload, Record
 from diag.sources.host import exits, proc
@@ -241,6 +242,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())  # the hub blocks the signals it forwards
     _be_humble()
+    use_few_heaps()
     out, lock = sys.stdout.buffer, threading.Lock()
 
     def send(message: dict[str, Any]) -> None:

@@ -13,9 +13,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from diag.cli.nccl_meaning import meaning, message_of
-from diag.knowledge import words
-from diag.knowledge.words import line_with, page_of
 from diag.outputs import manual
 from diag.text.columns import cut, pad, wrap_wide
 from diag.text.errors import DiagError
@@ -78,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     page = {} if word else manual.sections(finding, lang) or rule_page(asked, lang)
     name = finding if page and finding in manual.ids() else asked
     items = {} if page else _of_cause(finding, word, lang)
-    if not page and (not items or page_of(asked)[1]):
+    if not page and (not items or word_page(asked, "en")[1]):
         return _word_or_line(asked, items, args, lang, max(40, width))
     if args.json:
         found = [_page(name, page)] if page else [_page(each, {}, advice) for each, advice in items.items()]
@@ -95,6 +92,9 @@ def _word_or_line(
 ) -> int:
     """A word of the field, with the paragraphs of findings whose cause it is, and what diag finds where a log has
     the line that goes with it; else the line itself."""
+    from diag.cli.nccl_meaning import meaning
+    from diag.knowledge.words import line_with
+
     name, page = word_page(asked, lang)
     line = line_with(name) or ("" if page else asked)
     document = _read(line) if len(line.split()) > 1 else None
@@ -138,6 +138,8 @@ def _word_or_line(
 
 def word_page(asked: str, lang: str) -> tuple[str, dict[str, str]]:
     """The page of a word of the field; `diag doctor --env` has the same words of variables, and so the same Chinese."""
+    from diag.knowledge.words import page_of
+
     name, page = page_of(asked)
     if lang == "en":
         return name, page
@@ -149,6 +151,7 @@ def word_page(asked: str, lang: str) -> tuple[str, dict[str, str]]:
 def _read(line: str) -> dict[str, Any]:
     """The report of these lines alone, as `diag replay` makes it. Who pastes a line often omits what precedes
     its message: where the line itself is not recognised, it is read as one of the kernel, of NCCL and of torch."""
+    from diag.cli.nccl_meaning import message_of
     from diag.engine.replay import replay_text
     from diag.outputs.report import report
 
@@ -276,6 +279,7 @@ def _section(heading: str, text: str, lang: str, width: int) -> Iterator[str]:
 
 
 def _near(wrong: str) -> str:
+    from diag.knowledge import words
     from diag.text.suggest import did_you_mean
 
     finding, word = _taken_apart(wrong)

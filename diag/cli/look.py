@@ -417,10 +417,14 @@ def _take(hub: Hub, args: argparse.Namespace) -> dict[str, Any]:
             made.append(hub.dumps.take(deadline, native=args.native))
         except Exception as error:  # on a thread of its own: said below
             failed.append(error)
+        finally:
+            ended.set()
+            hub.hurry()
 
+    ended = threading.Event()
     thread = threading.Thread(target=make, name="dump", daemon=True)
     thread.start()
-    hub.loop(lambda: not thread.is_alive())
+    hub.loop(ended.is_set)
     if failed:
         raise DiagError(f"the dump failed: {type(failed[0]).__name__}: {failed[0]}"[:300])
     return made[0]

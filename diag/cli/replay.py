@@ -92,8 +92,8 @@ def _serve(engine: Engine, args: argparse.Namespace) -> int:
     import signal
 
     from diag.cli.recorded import RecordedView
+    from diag.launch.ports import is_loopback
     from diag.launch.settings_file import OF_EVIDENCE
-    from diag.outputs.http.guard import is_loopback
     from diag.outputs.http.server import PortTaken, serve
     from diag.outputs.http.serving import format_page_line, refuse_taken_port
     from diag.outputs.report import report

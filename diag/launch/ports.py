@@ -1,8 +1,9 @@
-"""TCP ports of this host: one that is free now, for others to take, and who listens on one."""
+"""TCP ports of this host, and addresses of it: a port that is free now, who listens on one, what is loopback."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import random
 import socket
@@ -104,3 +105,16 @@ def _listening(port: int, proc: Path) -> tuple[str, int] | None:
             if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
                 return fields[9], int(fields[7])
     return None
+
+
+def is_loopback(host: str) -> bool:
+    """
+    >>> is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, False)
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -91,6 +91,8 @@ class Link:
         self.returncode: int | None = None  # CMD's, once it has ended
         self.sizes: list[int] = []  # of the output files at that time
         self.on_signal: Callable[[int], object] = lambda number: None
+        # when CMD or the carrier has ended
+        self.on_over: Callable[[], object] = lambda: None
         # with each step of the carrier's work on an order of `--on`
         self.on_step: Callable[[dict[str, Any]], object] = lambda step: None
         self._ready = threading.Event()
@@ -118,6 +120,10 @@ class Link:
         self._running.wait()
         return self._over.is_set()
 
+    def has_ended(self) -> bool:
+        """Whether CMD has ended, by now."""
+        return self.returncode is not None
+
     def await_end(self) -> None:
         self._over.wait()
 
@@ -129,6 +135,7 @@ class Link:
             self._take(self._wire.receive())
         for event in (self._over, self._running, self._ready):
             event.set()
+        self.on_over()
 
     def _take(self, messages: list[dict[str, Any]]) -> None:
         for message in messages:
@@ -147,6 +154,8 @@ class Link:
                 self.returncode, self.sizes = message["ended"], message["sizes"]
                 self._running.set()
                 self._over.set()
+                self.on_over()
             elif "leave" in message:
                 self._over.set()
                 self._ready.set()
+                self.on_over()

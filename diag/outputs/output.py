@@ -47,6 +47,7 @@ class OutputContext:
     width: Callable[[], int] = lambda: 80
     lang: str = "en"
     url: str | None = None  # of the page, once there is one
+    has_ended: Callable[[], bool] = lambda: False  # whether CMD has, by now
     publish: Callable[[], None] = lambda: None  # all outputs that announce the run do so anew
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from diag.text.compiled import compiled, name_of
 from diag.text.units import format_bytes, format_count, format_magnitude, format_ratio
 
 _UNITS: dict[str, Callable[[float], str]] = {
@@ -20,10 +21,14 @@ _UNITS: dict[str, Callable[[float], str]] = {
 @functools.cache
 def load_table(path: Path) -> dict[str, Any]:
     """The table of a file that comes with diag. Read once a process; not to be changed."""
-    import yaml  # not for a command that reads no table
+    source = path.read_bytes()
+    found: dict[str, Any] | None = compiled(name_of(path), [source])
+    if found is None:
+        import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
-    found: dict[str, Any] = yaml.load(path.read_bytes(), loader)
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+        found = yaml.load(source, loader)
+    assert found is not None
     return found
 
 

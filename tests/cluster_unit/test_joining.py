@@ -109,3 +109,23 @@ def test_hub_that_is_bound_to_loopback_by_hand_says_that_others_cannot_reach_it(
 
     assert hub.cluster.member is None
     assert any("cannot reach this one at 127.0.0.1" in line for line in said)
+
+
+def test_command_that_has_ended_gets_a_server_only_where_other_nodes_ask(tmp_path: Path) -> None:
+    from diag.outputs.http.serving import Serving
+    from diag.outputs.output import OutputContext
+
+    said: list[str] = []
+    hub = Hub(load(run_root=tmp_path, token=TOKEN, port=0), None, talk=said.append)
+    serving = Serving(OutputContext(hub, said.append, has_ended=lambda: True))
+    serving.start()
+    assert serving.server is None
+    assert serving.place == ""
+    try:
+        port = hub.cluster.open_port()
+
+        assert serving.server is not None
+        assert port == serving.server.port
+    finally:
+        serving.close(0, ended=True)
+    assert not said or "open to the other nodes" in said[0]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,3 +211,34 @@ def test_hub_that_did_not_run_for_a_while_says_so_before_what_came_meanwhile(tmp
 
     assert hub.engine.job.iteration == 9 and not hub.engine.job.progress.step_seconds
     hub.finish(0)
+
+
+def test_loop_ends_at_once_when_somebody_hurries_it(tmp_path: Path) -> None:
+    # given a hub with nothing to do for a minute
+    hub, over, asked = Hub(load(run_root=tmp_path), None), threading.Event(), []
+    hub._next = {what: time.monotonic() + 60.0 for what in ("scan", "files", "second", "self")}
+
+    def until() -> bool:
+        asked.append(over.is_set())
+        return over.is_set()
+
+    looping = threading.Thread(target=hub.loop, args=(until,))
+    looping.start()
+    over.set()
+    hub.hurry()
+    looping.join(30.0)
+
+    # then it has ended, and did not go round meanwhile
+    assert not looping.is_alive()
+    assert len(asked) <= 3
+    hub.finish(None)
+
+
+def test_loop_sleeps_until_the_next_thing_to_do(tmp_path: Path) -> None:
+    hub = Hub(load(run_root=tmp_path), None)
+    hub._next = {"files": time.monotonic() + 5.0, "second": time.monotonic() + 50.0}
+
+    assert 3.0 < hub._until_due() <= 5.0
+    hub._next["files"] = time.monotonic() - 5.0
+    assert hub._until_due() == 0.0
+    hub.finish(None)

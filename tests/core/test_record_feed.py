@@ -74,3 +74,15 @@ def test_journal_that_cannot_be_written_is_reported_once_and_the_engine_is_fed(t
     feed.take(feed.batch(0.0))
 
     assert engine.records == 3 and len(problems) == 1 and "No such file" in problems[0]
+
+
+def test_who_hurries_ends_the_wait_for_a_record() -> None:
+    feed, engine, _ = feed_of()
+    feed.hurry()
+
+    began = time.monotonic()
+    batch = feed.batch(30.0)
+
+    assert time.monotonic() - began < 10.0
+    feed.take(batch)
+    assert engine.records == 0

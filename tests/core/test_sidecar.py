@@ -430,3 +430,19 @@ def test_dump_lists_what_the_rank_has_open_and_of_culprits_what_their_children_h
     assert pids[0] == rank.pid
     assert (len(pids) > 1) == deep
     assert all(row["open_files"]["listed"] and row["memory_map"]["bytes"] for row in done["processes"])
+
+
+def test_rank_without_a_server_costs_no_http_library(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "import diag.agent.sidecar\n"
+        "from diag.sources.collectives import flight_recorder\n"
+        "print(flight_recorder.look(1, Path(sys.argv[1]))['failed'])\n"
+        "print(*sorted({'http.client', 'ssl', 'diag.state.rank_view', 'asyncio', 'yaml'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout.splitlines() == ["no_socket", ""]

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from diag.launch.ports import is_loopback
 from diag.launch.service_discovery import Target
 from diag.outputs.http.app import create_app
-from diag.outputs.http.guard import is_loopback
 from tests.outputs.asking import TOKEN, ask
 
 

@@ -53,7 +53,6 @@ def estimate_watched(
 
 def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], host: str) -> None:
     from diag.launch.launchers.command import CommandError
-    from diag.preflight.estimate import estimate
     from diag.sources import estimate as source
 
     try:
@@ -61,6 +60,8 @@ def _work(argv: Sequence[str] | None, pid: int, put: Callable[[Record], None], h
             folder, rights = Path(files.cwd()), files.rights
         environment = read_environ(pid)
         words = argv or read_argv(pid)
+        from diag.preflight.estimate import estimate  # much to load where the command has ended
+
         # models and configurations are read by the names that the job has for them
         with acting_as(rights) as acted:
             if not acted or environment is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import diag
 from diag.cli.agents.tools import INSTRUCTIONS, Tools
-from diag.outputs.http.guard import is_loopback
+from diag.launch.ports import is_loopback
 from diag.outputs.view.view import json_bytes
 from diag.text.errors import DiagError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 import diag
 from diag.detectors.rules.ruleset import RuleSet
 from diag.detectors.rules.schema import Rule
+from diag.text.compiled import RULES, compiled, rule_sources
 from diag.text.errors import DiagError
 
 # libyaml's where PyYAML was built with it: ten times as quick
@@ -185,5 +187,9 @@ def packaged() -> RuleSet:
     folder = packaged_folder()
     if not folder.is_dir():
         return RuleSet(())
+    copies = compiled(RULES, rule_sources(folder))
+    if copies:
+        with contextlib.suppress(ValidationError):
+            return RuleSet([Rule.model_validate(data) for data in copies], checked=True)
     found = read_rules([folder], own=True)
     return RuleSet([item.rule for item in found if isinstance(item, Loaded)], checked=True)

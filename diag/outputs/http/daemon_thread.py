@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _T = TypeVar("_T")
 
 
 async def in_daemon_thread(work: Callable[[], _T]) -> _T:
     """`work` on a thread that the end of the process does not wait for (those of asyncio.to_thread it does)."""
+    import asyncio  # who awaits this has loaded it; who only might, a hub without a server, has not
+    from concurrent.futures import Future
+
     done: Future[_T] = Future()
     done.set_running_or_notify_cancel()  # a client that goes cancels the waiting, never the work
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import ipaddress
 import logging
 import re
 from collections.abc import Callable, Collection
@@ -15,6 +14,7 @@ from email.utils import formatdate
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from diag.launch.ports import is_loopback
 from diag.outputs.http.asker import Asker
 from diag.outputs.view.view import HubView, json_bytes
 
@@ -64,19 +64,6 @@ _ALWAYS = (
 _HOW_TO = tuple(
     (b"www-authenticate", way) for way in (b'Basic realm="diag", charset="UTF-8"', b'Bearer realm="diag"')
 )
-
-
-def is_loopback(host: str) -> bool:
-    """
-    >>> is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, False)
-    """
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:

@@ -13,9 +13,9 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from diag.launch.ports import is_loopback
 from diag.launch.service_discovery import reachable_host
 from diag.launch.tokens import SHORTEST
-from diag.outputs.http.guard import is_loopback
 from diag.outputs.output import Output
 from diag.text.errors import DiagError, shortage
 
@@ -61,12 +61,19 @@ class Serving(Output):
         return f"page {self.page}" if self.server is not None else ""
 
     def start(self) -> None:
-        """Serve, or say in a line why not."""
-        self._serve(self._settings.host or _LOOPBACK, (self._settings.port, 0))
+        """Serve, or say in a line why not. For a command that has ended meanwhile only where other nodes ask: nobody else
+        could see the page, and loading a server takes longer than the rest of diag's start."""
+        if not self.run.has_ended():
+            self._serve_here()
         self._hub.cluster.open_port = self.open_to_nodes
+
+    def _serve_here(self) -> None:
+        self._serve(self._settings.host or _LOOPBACK, (self._settings.port, 0))
 
     def open_to_nodes(self) -> int | None:
         """The port at which other nodes reach this hub; None, and a line with the reason, where they cannot."""
+        if self.server is None and self.run.has_ended():
+            self._serve_here()
         if self.server is None:
             return None
         if self._settings.host and is_loopback(self._settings.host):

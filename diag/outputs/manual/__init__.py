@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from diag.text.compiled import PACKAGE, compiled
 
 LANGUAGES = ("en", "zh")
 HEADINGS = {
@@ -43,6 +46,11 @@ class Advice:
 
 def ids() -> list[str]:
     """Every finding: those of a run in the order in which they are judged, then the others by name."""
+    copy = _copy("en")
+    return list(copy["ids"]) if copy is not None else _ids()
+
+
+def _ids() -> list[str]:
     from diag.detectors import DETECTORS
 
     judged = dict.fromkeys(kind.name for kind in DETECTORS if kind.name in _names("en"))
@@ -53,6 +61,11 @@ def ids() -> list[str]:
 def sections(finding: str, lang: str) -> dict[str, str]:
     """Heading -> text of a page, lines joined to paragraphs and list items; empty where there is no such
     finding."""
+    copy = _copy(lang)
+    return copy["pages"].get(finding, {}) if copy is not None else _sections(finding, lang)
+
+
+def _sections(finding: str, lang: str) -> dict[str, str]:
     found = _of(_file(finding, lang), lang)
     if finding in ("hang", "held-up") and found:
         from diag.detectors.hang.catalogue import manual_items
@@ -61,13 +74,39 @@ def sections(finding: str, lang: str) -> dict[str, str]:
     if found and (again := _started_again(finding, lang)):
         found[HEADINGS[lang][3]] = again
     if not found and lang != "en":
-        english = sections(finding, "en")
+        english = _sections(finding, "en")
         found = {
             own: english[name]
             for own, name in zip(HEADINGS[lang], HEADINGS["en"], strict=True)
             if name in english
         }
     return {heading: found[heading] for heading in HEADINGS[lang] if heading in found}
+
+
+def rendered(lang: str) -> dict[str, Any]:
+    """All of it, as it is kept with the package."""
+    names = _ids()
+    return {"ids": names, "pages": {name: _sections(name, lang) for name in names}}
+
+
+def sources(lang: str) -> list[bytes]:
+    """What the pages are made of, code included: that of the order of findings, of hangs, and of starting again."""
+    detectors, folders = PACKAGE / "detectors", dict.fromkeys(("en", lang))
+    files = [file for folder in folders for file in sorted((_FOLDER / folder).glob("*.md"))]
+    files += sorted((detectors / "hang" / "causes").glob("*.yaml"))
+    files += [detectors / name for name in ("__init__.py", "retry.yaml", "retry.py", "hang/catalogue.py")]
+    files += [_FOLDER.parent / "started_again.py", _FOLDER / "__init__.py"]
+    return [file.read_bytes() for file in files]
+
+
+def copy_of(lang: str) -> str:
+    return f"manual.{lang}"
+
+
+@cache
+def _copy(lang: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = compiled(copy_of(lang), sources(lang))
+    return found
 
 
 def _started_again(finding: str, lang: str) -> str:

@@ -3,10 +3,6 @@ request."""
 
 from __future__ import annotations
 
-import http.client
-import os
-import socket
-import time
 from pathlib import Path
 
 MAX_BYTES = 16 << 20  # ours: 2,000 entries of the Flight Recorder, torch's default, are 1 MB
@@ -22,7 +18,13 @@ class NoAnswer(Exception):
 
 def ask(path: Path, method: str, target: str, end: float) -> bytes:
     """The answer's body; `end` is on the monotonic clock. Raises NoAnswer."""
-    connection = _UnixConnection(path, end)
+    if not path.exists():  # of many ranks: what a request needs takes 2 MB in the process beside each
+        raise NoAnswer("no_socket", str(path))
+    from http.client import HTTPException
+
+    from diag.sources.collectives.unix_http import UnixConnection
+
+    connection = UnixConnection(path, end)
     try:
         connection.request(method, target)
         response = connection.getresponse()
@@ -38,7 +40,7 @@ def ask(path: Path, method: str, target: str, end: float) -> bytes:
         raise NoAnswer("gone") from None
     except TimeoutError:
         raise NoAnswer("timed_out", target) from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, HTTPException) as error:
         raise NoAnswer("failed", f"{target}: {error!r}") from None
     finally:
         connection.close()
@@ -47,22 +49,3 @@ def ask(path: Path, method: str, target: str, end: float) -> bytes:
             "failed", f"{target}: {response.status} {bytes(body[:200]).decode('utf-8', 'replace')}"
         )
     return bytes(body)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, end: float) -> None:
-        super().__init__("localhost")
-        self._path, self._end = path, end
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.again()
-        self.sock.connect(os.fspath(self._path))
-
-    def again(self) -> None:
-        """Each wait gets what is left of the whole deadline."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if self.sock is not None:  # http.client closes it with the last chunk
-            self.sock.settimeout(left)

@@ -27,6 +27,7 @@ SECTIONS = (
     "slowdown",
     "events",
     "steady",
+    "asleep",
     "scale",
     "nccl",
     "rules",
@@ -120,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parts(name: str, quick: bool, say: Callable[[str], None], rows: Sequence[Row]) -> Parts:
     """`rows` are those that were measured before."""
     from . import (
+        asleep,
         commands,
         debug_server,
         dumps,
@@ -176,6 +178,8 @@ def _parts(name: str, quick: bool, say: Callable[[str], None], rows: Sequence[Ro
             lambda: steady.rows(1, 30.0, 0, say),
             lambda: steady.rows(8, 30.0, 7, say),
         ],
+        "asleep": [lambda: asleep.rows(1, 10.0 if quick else 30.0, say)]
+        + ([] if quick else [lambda: asleep.rows(8, 30.0, say)]),
         "scale": [
             lambda: scale.merge_rows({10_000: 0.1} if quick else {10_000: 0.1, 100_000: 1.0}, say),
             lambda: scale.verdict_rows(

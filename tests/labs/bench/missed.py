@@ -50,7 +50,7 @@ pydantic is most of it. It is paid once a job.""",
 machine stretches them.""",
     "suspicion, 8": "the hub judges each second while a hang stands.",
     "hub memory idle": _HUB,
-    **{f"P5 P12, {ranks}": _WHOLE for ranks in (1, 8)},
+    **{f"{what}, {ranks}": _WHOLE for what in ("P5 P12", "PSS", "asleep CPU") for ranks in (1, 8)},
     **{f"hub memory, {ranks}": _HUB for ranks in (1, 8)},
 }
 EXPLAINED = {key: " ".join(text.split()) for key, text in _WHY.items()}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from diag.state.stack_digest import merge, spans_of
-from tests.labs.bench import captured, history, scale, stats, table, target
+from tests.labs.bench import asleep, captured, history, scale, stats, table, target
 from tests.labs.bench.missed import EXPLAINED
 from tests.labs.bench.stats import Interval, Step
 
@@ -227,3 +227,18 @@ def test_a_replayed_log_is_as_large_as_asked_and_ends_in_a_failure() -> None:
     data = b"".join(pieces)
     assert len(data) >= 5_000_000 and data.endswith(captured.FAILED.read_bytes())
     assert b"'iteration': '2/99999999'" in data and b" NCCL INFO " in data
+
+
+def test_use_of_a_process_counts_all_threads_that_it_has(tmp_path: Path) -> None:
+    for number, (nanoseconds, sleeps) in enumerate(((1_500_000_000, 7), (500_000_000, 5))):
+        task = tmp_path / "12" / "task" / str(12 + number)
+        task.mkdir(parents=True)
+        (task / "schedstat").write_text(f"{nanoseconds} 77 9\n")
+        (task / "status").write_text(
+            f"Name:\tx\nvoluntary_ctxt_switches:\t{sleeps}\nnonvoluntary_ctxt_switches:\t99\n"
+        )
+    (tmp_path / "12" / "smaps_rollup").write_text("Rss:  9000 kB\nPss:  2000 kB\nPss_Dirty:  1 kB\n")
+
+    assert asleep.use_of(12, tmp_path) == asleep.Use(2.0, 12, 2.048)
+    with pytest.raises(OSError, match="13"):
+        asleep.use_of(13, tmp_path)
