@@ -62,7 +62,9 @@ class SignatureDetector(Detector):
         if isinstance(fact, LogLine):
             if not fact.bar:
                 self._reader.read(at, fact.rank, fact.text)
-        elif isinstance(fact, (PlainLines, NcclPlainLines)):
+        elif isinstance(fact, PlainLines):
+            self._reader.read_run(at, fact)
+        elif isinstance(fact, NcclPlainLines):
             for text in self._reader.rules.lines_in(fact.text):
                 self._reader.read(at, fact.rank, text)
         elif isinstance(fact, KernelLine):

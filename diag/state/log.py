@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
+from diag.knowledge.log_prefix import strip_outer
 from diag.model.observations import AttemptBegan, LogLine, LogsEnded, NcclPlainLines, PlainLines, VersionSeen
 from diag.state.rank_view import TAIL_LINES
 from diag.state.reducer import Reducer, takes
+
+
+def lines_of(run: PlainLines) -> Iterator[LogLine]:
+    """Each by itself, for who is in the middle of something: a traceback that may go on."""
+    for text in run.text.split("\n"):
+        outer = strip_outer(text)
+        part = outer.task if outer.local_rank is None else outer.local_rank
+        yield LogLine(run.rank, run.stream, outer.text, part=part)
 
 
 class Log(Reducer):

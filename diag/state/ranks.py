@@ -24,6 +24,7 @@ from diag.model.observations import (
     NcclPlainLines,
     NodeDigest,
     Observation,
+    PlainLines,
     ProcessTree,
     RankDigest,
     RankExited,
@@ -310,9 +311,11 @@ class Ranks(Reducer, Mapping[int, RankView]):
         if rank is not None and not fact.bar:
             rank.tail.append(fact.text)
 
-    @takes(NcclPlainLines)
-    def _plain_lines(self, at: float, fact: NcclPlainLines) -> None:
+    @takes(NcclPlainLines, PlainLines)
+    def _plain_lines(self, at: float, fact: NcclPlainLines | PlainLines) -> None:
         rank = self._of(fact)
+        if isinstance(fact, PlainLines):
+            self._printed.lines(at, fact, rank)
         if rank is not None:
             rank.tail.extend(fact.last)
 

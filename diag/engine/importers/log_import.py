@@ -34,6 +34,7 @@ from diag.sources.parsers import PARSERS
 from diag.sources.stacks import pyspy
 from diag.text.errors import DiagError
 from diag.text.progress_line import Progress
+from diag.text.words import has_any
 
 # Lines of the kernel, as dmesg (with -T as well), journalctl and /var/log write them, or what is pasted of them:
 #   [ 1042.117302] NVRM: Xid (PCI:0000:3b:00): 79, ...      Nov 20 22:48:19 gpu-17 kernel: Out of memory: Killed process ...
@@ -42,6 +43,9 @@ _OF_KERNEL = re.compile(
     r"|NVRM: Xid |.{0,40}\b(?:Memory cgroup o|O)ut of memory: Killed process )"
 )
 
+_STAMPED = re.compile(
+    r"^\[(?: {0,8}\d{1,9}\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})\]", re.MULTILINE
+)
 _LARGEST_PASTE = 8 << 20  # 8 ranks of 200 threads: 2 MB
 _TAIL_BYTES = 1 << 16  # in which the year is looked for
 
@@ -100,13 +104,14 @@ class LogImport:
 def _of_kernel(record: Record) -> list[str]:
     """The lines of the kernel in it: evidence of their own, whatever log they are in."""
     texts = (str(item[0]) for item in record.payload["lines"])
-    lines = (
-        line
-        for text in texts
-        if any(mark in text for mark in ("[", "kernel", "Killed", "NVRM"))
-        for line in text.split("\n")
-    )
+    lines = (line for text in texts if _may_be_of_kernel(text) for line in text.split("\n"))
     return [line for line in lines if _OF_KERNEL.match(line)]
+
+
+def _may_be_of_kernel(text: str) -> bool:
+    marks = ("kernel:", "NVRM: Xid ", "ut of memory: Killed process ")
+    brackets = text[:1] == "[" or "\n[" in text
+    return has_any(text, marks) or (brackets and _STAMPED.search(text) is not None)
 
 
 def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImport:

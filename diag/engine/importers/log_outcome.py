@@ -19,6 +19,7 @@ from diag.engine.importers.tracebacks import (
     MOST_LINES,
     NOT_FATAL,
     TRACEBACK,
+    USUAL_LEVELS,
     Raised,
     by_launcher,
     goes_on,
@@ -46,12 +47,14 @@ from diag.model.observations import (
     NcclLine,
     Observation,
     PhaseMarked,
+    PlainLines,
     SaveStarted,
     WorkerFailureReported,
     WorkerNamed,
 )
 from diag.sources.host import exits
 from diag.sources.host import run as run_source
+from diag.state.log import lines_of
 from diag.text.units import EARLIEST_DATED
 from diag.text.words import has_any
 
@@ -154,6 +157,8 @@ class LogOutcome:
         kind = type(fact)
         if kind is LogLine:
             self._line(at, fact)  # type: ignore[arg-type]
+        elif kind is PlainLines:
+            self._run(at, fact)  # type: ignore[arg-type]
         elif isinstance(fact, _PROGRESS):
             self._progressed(at, fact)
         elif isinstance(fact, PhaseMarked):
@@ -197,6 +202,17 @@ class LogOutcome:
         if len(text) < 300 and has_any(text, _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
             self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
+
+    def _run(self, at: float, run: PlainLines) -> None:
+        waits = run.rank is None and None in self.raised and not self.raised[None].caught
+        if run.rank in self._open or (waits and has_any(run.text, USUAL_LEVELS)):
+            for line in lines_of(run):
+                self._line(at, line)
+            return
+        last = replace(run, text="\n".join(run.text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]))
+        for line in lines_of(last):
+            self._line(at, line)
+        self._untroubled += max(0, run.count - _LAST_LINES)
 
     def _say(self, part: int | None, text: str) -> None:
         said = self._said.get(part)

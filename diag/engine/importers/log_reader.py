@@ -46,7 +46,7 @@ def _timed(
     file: Readable, name: str, at: float, year: int | None, read: Callable[[int], None]
 ) -> Iterator[tuple[float | None, dict[str, Any]]]:
     """One payload for the lines of each moment, and their time: None where none has so far."""
-    lines = LineAssembler(name, whole=True)
+    lines = LineAssembler(name, whole=True, runs=True)
     if year is None and at > 0:
         year = datetime.fromtimestamp(min(at, 4e9), timezone.utc).year
     times = LineTimes(year)

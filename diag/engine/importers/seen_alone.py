@@ -13,15 +13,14 @@ from dataclasses import replace
 
 from diag.detectors.contract import Detector
 from diag.engine.importers.line_index import LineIndex
-from diag.engine.importers.tracebacks import goes_on
+from diag.engine.importers.tracebacks import USUAL_LEVELS, goes_on
 from diag.knowledge.tracebacks import BY_SCHEDULER
 from diag.model import Confidence, Finding, Severity
 from diag.model.observations import LogLine, MetricsLogged, PlainLines
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
 
-_USUAL_LEVELS = ("INFO", "DEBUG", "[I", "I0", "I1")  # one of these is in each line that `goes_on` is true for
-_USUAL_RUN = 20  # lines in one piece that no reader cares about: the program's ordinary output. Ours.
+_USUAL_RUN = 30  # lines in one piece that no reader cares about: the program's ordinary output. Ours.
 _UNKNOWN = "whether the job ended of it, the log does not tell"
 _WENT_ON = "the program went on after it"
 _STEPS = 2  # a peer may report one more step after a rank has raised
@@ -83,4 +82,4 @@ class SeenAlone(Detector):
 
 
 def _is_usual(text: str) -> bool:
-    return any(level in text for level in _USUAL_LEVELS) and goes_on(text)
+    return any(level in text for level in USUAL_LEVELS) and goes_on(text)

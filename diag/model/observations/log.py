@@ -40,14 +40,18 @@ class LastLines(Observation):
 
 @dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
-    """`count` lines in a row without a word that any reader knows. A log on disk gives them in place of a
-    `LogLine` each; `last` are the last of them as they are, `text` is all of them: a rule may know a word
-    that no reader does."""
+    """`count` lines in a row without a word that any reader knows, in place of a `LogLine` each. `last` are the last of
+    them, without what containers and launchers put before them; `text` is all of them as they are: a rule may know a word
+    that no reader does. Of a live job the middle of a long run, which has no rule's word, is not in `text`. `number`: of the
+    first in its file, 0 where lines are not counted.
+
+    Who keeps the lines above an error takes them from `last`."""
 
     stream: str
     count: int
     last: tuple[str, ...]
     text: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

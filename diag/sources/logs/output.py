@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.knowledge import loss_line
-from diag.knowledge.log_prefix import strip_outer
+from diag.knowledge.log_prefix import strip_outer, without_outer
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Record
 from diag.model.observations import (
@@ -29,7 +29,7 @@ from diag.model.observations import (
 )
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
-from diag.sources.logs.prefilter import plain_lines
+from diag.sources.logs.prefilter import LineFilter, shape_of
 
 SOURCE = "output"
 
@@ -38,8 +38,12 @@ MAX_LINE_CHARS = 64 * 1024
 # In place of a line's "is a bar": the item holds several lines of NCCL that have no fact, separated by line
 # feeds.
 PLAIN_RUN = 2
-# The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
+# The same of lines without a word that any reader knows (see `prefilter`). Where it is not a log on disk, the middle of a
+# long run is left out of the record: a third place of the item has how many lines those are.
 PLAIN_LINES = 3
+_FIRST_LINES = 100  # kept of such a run: twice what is looked at for something new in a second (`Printed`, `LearnedSteps`)
+_LEAST_LEFT_OUT = 100
+_FORMS = 100  # of its middle one line of each shape stays: two runs are compared by what they print
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 # One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is
 # counted.
@@ -70,13 +74,22 @@ class LineAssembler:
     """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known
     by their form ***; nothing raises.
 
-    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that have no fact stay
-    in one piece.
+    `whole`: of a log on disk no line is dropped, and lines are counted. `runs`: those that nobody has a word for stay in
+    one piece; its middle is left out where `has_word` finds no other word in it (of a rule).
     """
 
-    def __init__(self, stream: str, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        stream: str,
+        *,
+        whole: bool = False,
+        runs: bool = False,
+        has_word: Callable[[str], bool] = lambda text: True,
+    ) -> None:
         self.stream = stream
         self.whole = whole
+        self._filter = LineFilter() if runs else None
+        self._has_word = has_word
         self.lines = 0  # that are complete, where they are counted
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._rest = ""
@@ -117,7 +130,7 @@ class LineAssembler:
             half = MAX_LINES_PER_RECORD // 2
             middle = lines[half:-half]
             # what NCCL says comes once
-            kept = [item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]]
+            kept = [item for item in middle if item[1] in (PLAIN_RUN, PLAIN_LINES) or " NCCL " in item[0]]
             payload["dropped"] = len(middle) - len(kept)
             self.dropped_lines += len(middle) - len(kept)
             lines = [*lines[:half], *kept, *lines[-half:]]
@@ -137,15 +150,24 @@ class LineAssembler:
             self._add_some(lines, text[at:])
 
     def _add_some(self, lines: list[list[Any]], text: str) -> None:
-        at = 0
-        if self.whole and not self._cut:
-            for begin, end in plain_lines(text):
-                if begin > at:
-                    self._add_each(lines, text[at : begin - 1])
-                lines.append([text[begin : end - 1], PLAIN_LINES])
-                at = end
-        if at < len(text):
-            self._add_each(lines, text[at:-1])
+        if self._filter is None or self._cut:
+            self._add_each(lines, text[:-1])
+            return
+        for count, piece in self._filter.parts(text):
+            if count:
+                lines.append(self._run(piece, count))
+            else:
+                self._add_each(lines, piece)
+
+    def _run(self, text: str, count: int) -> list[Any]:
+        left_out = count - _FIRST_LINES - _LAST_LINES
+        if self.whole or left_out < _LEAST_LEFT_OUT or self._has_word(text):
+            return [text, PLAIN_LINES]
+        lines = text.split("\n")
+        middle = lines[_FIRST_LINES:-_LAST_LINES]
+        forms = list({shape_of(line): line for line in middle}.values())[:_FORMS]
+        kept = (*lines[:_FIRST_LINES], *forms, *lines[-_LAST_LINES:])
+        return ["\n".join(kept), PLAIN_LINES, count - len(kept)]
 
     def _add_each(self, lines: list[list[Any]], text: str) -> None:
         for piece in text.split("\n"):
@@ -185,12 +207,14 @@ class FileFollower:
         from_end: bool = False,
         opened: int | None = None,
         guarded: Callable[[], int | None] = lambda: None,
+        has_word: Callable[[str], bool] = lambda text: True,
     ) -> None:
         """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has
-        fewer rights than we have (`JobFiles`), None where it has the same."""
+        fewer rights than we have (`JobFiles`), None where it has the same. `has_word`: see LineAssembler."""
         self.path = path
         self._guarded = guarded
-        self._lines = LineAssembler(stream)
+        self._has_word = has_word
+        self._lines = LineAssembler(stream, runs=True, has_word=has_word)
         self._file = io.FileIO(opened) if opened is not None else self._open(self._guarded())
         self._offset = self._file.seek(0, 2) if from_end else 0
 
@@ -229,7 +253,7 @@ class FileFollower:
         size = self._file.seek(0, 2)
         if size - self._offset > _REST_BYTES:
             self._offset = size - _REST_BYTES
-            self._lines = LineAssembler(self._lines.stream)
+            self._lines = LineAssembler(self._lines.stream, runs=True, has_word=self._has_word)
             self._file.seek(self._offset)
             self._offset += len(self._file.readline(MAX_LINE_CHARS))  # it begins within a line
         while True:
@@ -264,7 +288,8 @@ class FileFollower:
 
 def parse(record: Record) -> Iterator[Observation]:
     """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be
-    PLAIN_RUN or PLAIN_LINES; "first" is the number of the first line, where lines are counted."""
+    PLAIN_RUN or PLAIN_LINES, which may have a third place; "first" is the number of the first line, where lines are
+    counted."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
@@ -273,12 +298,17 @@ def parse(record: Record) -> Iterator[Observation]:
     first = payload.get("first")
     number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
     for item in payload["lines"]:
-        if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
+        if not (isinstance(item, (list, tuple)) and 2 <= len(item) <= 3 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is not [text, bar]", repr(item)[:200])
             continue
         kind = item[1]
         if kind in (PLAIN_RUN, PLAIN_LINES):
-            run = (plain_run if kind == PLAIN_RUN else _plain_lines)(item[0], stream, record.rank)
+            left_out = item[2] if len(item) == 3 and type(item[2]) is int and 0 < item[2] < 1 << 32 else 0
+            run = (
+                plain_run(item[0], stream, record.rank)
+                if kind == PLAIN_RUN
+                else _plain_lines(item[0], stream, record.rank, number, left_out)
+            )
             yield run
             number += run.count if number else 0
             continue
@@ -296,9 +326,11 @@ def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
     )
 
 
-def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
+def _plain_lines(text: str, stream: str, rank: int | None, number: int, left_out: int) -> PlainLines:
+    count = text.count("\n") + 1
     last = text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]
-    return PlainLines(rank, stream, text.count("\n") + 1, tuple(line[:MAX_LINE_CHARS] for line in last), text)
+    bare = tuple(without_outer(line[: 2 * MAX_LINE_CHARS]) for line in last)
+    return PlainLines(rank, stream, count + left_out, bare, text, number)
 
 
 def read_text(
