@@ -49,8 +49,13 @@ ERRORS: tuple[str, ...] = (
     "exits with", "exited", "Exit", "nterrupt", "undefined symbol", "nsupported", "not support", "FATAL", "atal", "panic",
     "leaked", "xceed", "terminate called", "disconnect", "closed by", "Broken pipe", "not implemented", "deprecated", "must be",
     "does not", "expected", "oot cause", "Root Cause", "CRITICAL", "victed", "EVICTED", "HCCL", "ANCELLED", "job killed", "SIG",
-    "chedul",
+    "chedul", "allocate memory", "new thread", "shared memory", "/torch_", "/dev/shm", "open files", "Pytorch", "inline_container",
+    "distributed checkpoint", "checkpoint format", "from checkpoint", "DP world size", "state_dict", "state dict", "Errno",
+    "incompatible_keys", "unbound", "not set", "free()", "malloc", "smashing", "received by PID", "unexpected EOF", "non-zero exit",
+    "TERM_", "Process ",
 )  # fmt: skip
+# The same as it is found in a shape: levels of glog (E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628]).
+_ERROR_SHAPES = ("E ::.", "F ::.", "C ::.", "[E ", "[F ", "[C ")
 
 
 @functools.cache
@@ -142,6 +147,6 @@ def _automata() -> tuple[Any, Any]:
 
     options = re2.Options()
     options.max_mem, options.log_errors = 64 << 20, False
-    shapes = ([word.encode().translate(None, _DIGITS) for word in words] for words in (_words(), ERRORS))
+    shapes = ([word.encode().translate(None, _DIGITS) for word in words] for words in (_words(), (*ERRORS, *_ERROR_SHAPES)))
     first, second = (re2.compile(b"|".join(map(re2.escape, some)), options) for some in shapes)
     return first, second
