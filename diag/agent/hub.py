@@ -133,7 +133,7 @@ class Hub:
             run_dir.path if run_dir else None,
             stack_dir.resolve() if stack_dir else None,
             attached=attached,
-            has_word=rules.has_literal,
+            literals=rules.literals,
         )
         self._next: dict[str, float] = {}
         self._mode = "normal"

@@ -31,7 +31,7 @@ class Intake:
 
     put: Callable[[dict[str, Any], Callable[[], None]], None]
     left_out: Callable[[int], None]
-    has_word: Callable[[str], bool] = lambda text: True  # of a rule's: see LineAssembler
+    literals: tuple[str, ...] = ()  # of rules: see LineAssembler
     most_bytes: int = _MOST_BYTES
     _assemblers: dict[str, LineAssembler] = field(default_factory=dict)
     _bytes: int = 0  # that wait to be read
@@ -76,7 +76,7 @@ class Intake:
             self.left_out(self._lines_left_out)
 
     def _assembler(self, stream: str) -> LineAssembler:
-        return LineAssembler(stream, runs=True, has_word=self.has_word)
+        return LineAssembler(stream, runs=True, literals=self.literals)
 
     def _now_waiting(self, more: int) -> None:
         with self._lock:
@@ -95,7 +95,7 @@ class JobOutput:
         job_dir: Path | None,
         *,
         attached: bool,
-        has_word: Callable[[str], bool] = lambda text: True,
+        literals: tuple[str, ...] = (),
     ) -> None:
         self._put = put
         self._host = host
@@ -103,12 +103,12 @@ class JobOutput:
         self._home = job_dir or run_dir  # in which the job's own files are
         self._attached = attached
         self._intake = Intake(
-            lambda payload, then: self._put_lines(payload, None, then), self._left_out, has_word
+            lambda payload, then: self._put_lines(payload, None, then), self._left_out, literals
         )
         self._files = RankFiles(
             self._put_lines,
             lambda path, error: self._failed(f"{path.name} cannot be read: {error.strerror}"),
-            has_word,
+            literals,
         )
 
     @property

@@ -36,7 +36,7 @@ class RankFiles:
 
     put: Callable[[dict[str, Any] | None, int | None], None]
     lost: Callable[[Path, OSError], None]
-    has_word: Callable[[str], bool] = lambda text: True  # of a rule's: see LineAssembler
+    literals: tuple[str, ...] = ()  # of rules: see LineAssembler
     _followers: dict[Path, tuple[int | None, FileFollower]] = field(default_factory=dict)
     _used: dict[Path, float] = field(default_factory=dict)  # when each was last named by a process, or grew
     _left_out: set[Path] = field(default_factory=set)
@@ -76,7 +76,7 @@ class RankFiles:
 
     def _open(self, path: Path, stream: str, pid: int, *, from_end: bool) -> FileFollower:
         if not pid:
-            return FileFollower(path, stream, from_end=from_end, has_word=self.has_word)
+            return FileFollower(path, stream, from_end=from_end, literals=self.literals)
         files = self._files_of(pid)
         name = files.inside(_THROUGH_ROOT.sub("", str(path), count=1))
 
@@ -87,7 +87,7 @@ class RankFiles:
         number = _DESCRIPTORS.get(stream.partition(":")[0])
         opened = None if files.plain or number is None else files.open_printed(number)
         return FileFollower(
-            path, stream, from_end=from_end, opened=opened, guarded=guarded, has_word=self.has_word
+            path, stream, from_end=from_end, opened=opened, guarded=guarded, literals=self.literals
         )
 
     def _files_of(self, pid: int) -> JobFiles:

@@ -11,6 +11,7 @@ from diag.model.observations import (
     CudaOutOfMemory,
     LogLine,
     PlainLines,
+    QuietLines,
     SxidReported,
     XidReported,
 )
@@ -87,8 +88,8 @@ class GpuFaults(Reducer):
     def _line(self, at: float, fact: LogLine) -> None:
         self.pinned.read_line(fact)
 
-    @takes(PlainLines)
-    def _plain_lines(self, at: float, fact: PlainLines) -> None:
+    @takes(PlainLines, QuietLines)
+    def _run(self, at: float, fact: PlainLines | QuietLines) -> None:
         self.pinned.read_run(fact)
 
     @takes(SxidReported)
@@ -182,7 +183,7 @@ class PinnedErrors:
         if not line.bar and (line.rank in self._lines or len(self._lines) < _MOST_RANKS):
             self._lines.setdefault(line.rank, deque(maxlen=_TRACEBACK_LINES)).append(line.text[:200])
 
-    def read_run(self, run: PlainLines) -> None:
+    def read_run(self, run: PlainLines | QuietLines) -> None:
         if run.rank in self._lines or len(self._lines) < _MOST_RANKS:
             kept = self._lines.setdefault(run.rank, deque(maxlen=_TRACEBACK_LINES))
             kept.extend(text[:200] for text in run.last[-_TRACEBACK_LINES:])

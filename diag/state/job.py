@@ -17,6 +17,7 @@ from diag.model.observations import (
     Observation,
     PhaseMarked,
     ProcessTree,
+    QuietLine,
     SaveFinished,
     SaveStarted,
     StackSample,
@@ -59,7 +60,9 @@ class JobState(JobView):
         phase, line_at = self.phase, self.progress.log_moved_at
         self._tell(at, fact)
         # Of lines only one that shows a counter grown.
-        if type(fact) in _MOVES or (type(fact) is LogLine and self.progress.log_moved_at != line_at):
+        if type(fact) in _MOVES or (
+            type(fact) in (LogLine, QuietLine) and self.progress.log_moved_at != line_at
+        ):
             self._tell(at, self._taken(at, fact, phase))
         return self._events
 

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from diag.knowledge.log_prefix import without_outer
-from diag.model.observations import Iteration, LinesWritten, LogLine, LogsEnded, PlainLines
+from diag.model.observations import Iteration, LinesWritten, LogLine, LogsEnded, PlainLines, QuietLine
 from diag.state.counters import Counters, Grown, Series
 from diag.state.line_template import read
 from diag.state.ranks import TRAINING_ACTIVITIES, Ranks
@@ -64,7 +64,7 @@ class LearnedSteps(Reducer):
 
     # -- the log ------------------------------------------------------------------------------------------
 
-    @takes(LogLine)
+    @takes(LogLine, QuietLine)
     def _line(self, at: float, fact: LogLine) -> None:
         if self._trainer_known or fact.stream.startswith("nccl:"):
             return

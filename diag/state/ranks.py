@@ -26,6 +26,7 @@ from diag.model.observations import (
     Observation,
     PlainLines,
     ProcessTree,
+    QuietLine,
     RankDigest,
     RankExited,
     RankFound,
@@ -304,7 +305,7 @@ class Ranks(Reducer, Mapping[int, RankView]):
 
     # -- what is read of a rank ---------------------------------------------------------------------------
 
-    @takes(LogLine)
+    @takes(LogLine, QuietLine)
     def _line(self, at: float, fact: LogLine) -> None:
         rank = self._of(fact)
         self._printed.line(at, fact, rank)

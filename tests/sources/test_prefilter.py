@@ -13,11 +13,11 @@ from diag.engine.importers.log_import import LogImport
 from diag.engine.importers.log_reader import log_records
 from diag.engine.replay import replay_records
 from diag.model import Record
-from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines
+from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines, QuietLines
 from diag.outputs.report import report
 from diag.sources.logs import output
 from diag.sources.logs.output import LineAssembler
-from diag.sources.logs.prefilter import ERRORS, WORDS, LineFilter
+from diag.sources.logs.prefilter import ERRORS, WORDS, LineFilter, Says
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 LOGS = sorted(
@@ -34,7 +34,7 @@ def facts_of(data: bytes, *, whole: bool) -> list[Observation]:
 
 
 def telling(facts: list[Observation]) -> list[Observation]:
-    return [fact for fact in facts if not isinstance(fact, (LogLine, PlainLines, NcclPlainLines))]
+    return [fact for fact in facts if not isinstance(fact, (LogLine, QuietLines, PlainLines, NcclPlainLines))]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name}/{log.name}")
@@ -60,29 +60,29 @@ def test_line_that_says_nothing_is_in_a_run_and_an_error_with_what_stands_below_
     parts = [*pieces.parts(f"{text}ValueError: x\n"), *pieces.parts(text)]
 
     # then the first lines of the log are read as well, of the second piece those below the error
-    runs = [piece.split("\n") for count, piece in parts if count]
+    runs = [piece.split("\n") for says, count, piece in parts if says is Says.NOTHING]
     assert runs == [lines[20:50], lines[61:], lines[10:50], lines[61:]]
-    assert [count for count, _ in parts if count] == [len(run) for run in runs]
+    assert [count for says, count, _ in parts if says is Says.NOTHING] == [len(run) for run in runs]
 
 
 def test_middle_of_a_long_run_is_left_out_of_the_record_of_a_live_job_and_counted() -> None:
-    # given a loader's talk, in the middle of which one line is of another shape, and a rule that knows a word in it
+    # given a loader's talk, in the middle of which one line is of another shape, and whether the words of rules are known
     lines = [f"worker fetched batch {number}" for number in range(2000)]
-    lines[1000] = "worker begins shard 7"
+    lines[1000] = "worker begins epoch 7"
     data = "".join(f"{line}\n" for line in lines).encode()
 
-    def run_of(has_word: bool) -> PlainLines:
-        payload = LineAssembler("both", runs=True, has_word=lambda text: has_word).feed(data)
+    def run_of(known: bool) -> PlainLines:
+        payload = LineAssembler("both", runs=True, literals=("shard",) if known else ()).feed(data)
         assert payload is not None and payload.get("dropped", 0) == 0
         (run,) = (f for f in output.parse(Record(output.SOURCE, payload)) if isinstance(f, PlainLines))
         return run
 
     # then
-    short, whole = run_of(False), run_of(True)
+    short, whole = run_of(True), run_of(False)
     assert short.count == whole.count == 1980 and short.last == whole.last == tuple(lines[-200:])
     assert whole.text.split("\n") == lines[20:]
     kept = short.text.split("\n")
-    assert len(kept) < 400 and kept[:100] == lines[20:120] and "worker begins shard 7" in kept
+    assert len(kept) < 400 and kept[:100] == lines[20:120] and "worker begins epoch 7" in kept
 
 
 WORDED = st.sampled_from((*WORDS, *ERRORS, "fetched", " batch", "7", "  ", "é", "训", "x" * 2000))
@@ -101,8 +101,8 @@ def test_no_line_with_a_word_is_in_a_run_and_nothing_is_lost(lines: list[str], c
         for part in pieces.parts("".join(f"{line}\n" for line in some))
     ]
 
-    assert [line for _, piece in parts for line in piece.split("\n")] == lines
-    runs = [piece for count, piece in parts if count]
+    assert [line for _, _, piece in parts for line in piece.split("\n")] == lines
+    runs = [piece for says, count, piece in parts if says is Says.NOTHING]
     assert not [word for word in (*WORDS, *ERRORS) for piece in runs if word in piece]
 
 
@@ -138,7 +138,7 @@ def test_same_is_found_in_real_logs_with_and_without(log: Path, monkeypatch: pyt
     with_runs = findings_of(path.name, talk + path.read_bytes() + talk)
 
     # when each line is read by itself
-    monkeypatch.setattr(LineFilter, "parts", lambda self, text: [(0, text[:-1])])
+    monkeypatch.setattr(LineFilter, "parts", lambda self, text: [(Says.MUCH, text.count("\n"), text[:-1])])
 
     # then
     assert findings_of(path.name, talk + path.read_bytes() + talk) == with_runs

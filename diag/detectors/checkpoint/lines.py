@@ -14,7 +14,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
 from diag.detectors.findings import finding, load, row, who
 from diag.model import Confidence, Evidence, Finding, Severity
-from diag.model.observations import LogLine, PlainLines
+from diag.model.observations import LogLine, PlainLines, QuietLines
 from diag.state.view import JobView
 from diag.text.words import has_any
 
@@ -85,8 +85,8 @@ class QuotedLines:
         self._above: dict[int | None, deque[str]] = {}
         self.found: list[QuotedLine] = []
 
-    def observe(self, at: float, fact: LogLine | PlainLines) -> None:
-        if isinstance(fact, PlainLines):
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
+        if isinstance(fact, (PlainLines, QuietLines)):
             self._keep_above(fact.rank, fact.last[-_ABOVE:])
             return
         if fact.bar:
@@ -125,12 +125,12 @@ class LineDetector(Detector):
     """One that finds its lines, and needs nothing else to be handed."""
 
     without: ClassVar[tuple[str, ...]] = ()
-    listens = (LogLine, PlainLines)
+    listens = (LogLine, PlainLines, QuietLines)
 
     def __init__(self) -> None:
         self._lines = QuotedLines(self.name, self.without)
 
-    def observe(self, at: float, fact: LogLine | PlainLines) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
         self._lines.observe(at, fact)
 
 

@@ -11,7 +11,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
 from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
 from diag.model import Confidence, Finding, NotChecked, Severity
-from diag.model.observations import LogLine, PlainLines, SharedMemory
+from diag.model.observations import LogLine, PlainLines, QuietLines, SharedMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
@@ -38,8 +38,8 @@ class _FirstLine:
         # the last that may be in the data as well
         self._last: dict[int | None, tuple[float, str]] = {}
 
-    def observe(self, at: float, fact: LogLine | PlainLines) -> None:
-        if isinstance(fact, PlainLines):
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
+        if isinstance(fact, (PlainLines, QuietLines)):
             self._keep(fact.rank, fact.last[-_ABOVE:])
             return
         if fact.bar:
@@ -86,15 +86,15 @@ class _Seen:
 
 class ShmDetector(Detector):
     name = "shm-too-small"
-    listens = (LogLine, PlainLines, SharedMemory)
+    listens = (LogLine, PlainLines, QuietLines, SharedMemory)
 
     def __init__(self) -> None:
         self._lines = _FirstLine("shared_memory")
         self._guesses = _FirstLine("bus_error")
         self._highest: dict[int, float] = {}  # by rank, the share that was used
 
-    def observe(self, at: float, fact: LogLine | PlainLines | SharedMemory) -> None:
-        if isinstance(fact, (LogLine, PlainLines)):
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines | SharedMemory) -> None:
+        if isinstance(fact, (LogLine, PlainLines, QuietLines)):
             self._lines.observe(at, fact)
             self._guesses.observe(at, fact)
         elif fact.rank is not None and fact.size_bytes:
@@ -171,12 +171,12 @@ class ShmDetector(Detector):
 
 class FdLimitDetector(Detector):
     name = "fd-limit"
-    listens = (LogLine, PlainLines)
+    listens = (LogLine, PlainLines, QuietLines)
 
     def __init__(self) -> None:
         self._lines = _FirstLine("open_files")
 
-    def observe(self, at: float, fact: LogLine | PlainLines) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

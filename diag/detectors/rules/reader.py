@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,7 +13,7 @@ from diag.detectors.rules.schema import Rule
 from diag.knowledge.data_samples import SampleTracker, may_begin
 from diag.knowledge.log_prefix import message_of, without_outer
 from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, behind_prefix
-from diag.model.observations import PlainLines
+from diag.model.observations import PlainLines, QuietLines
 from diag.state.log import lines_of
 
 # Lines that are kept above the newest: a frame, its source and carets, a message of several lines.
@@ -91,27 +91,33 @@ class LogReader:
         if over:
             self._ignored.discard(rank)
 
-    def read_run(self, at: float, run: PlainLines) -> None:
+    def read_run(self, at: float, run: PlainLines | QuietLines) -> None:
         """Of lines that no reader has a word for those that a rule has one for, each with what stands above it."""
         rank = run.rank
         if self._samples.is_open(rank) or rank in self._ignored:
             for line in lines_of(run):
-                self.read(at, rank, line.text)
+                if not line.bar:
+                    self.read(at, rank, line.text)
             return
         above = self._above.get(rank)
         if above is None:
             if len(self._above) >= _MOST_RANKS:
                 return
             above = self._above[rank] = deque(maxlen=_ABOVE)
-        told = set(self.rules.lines_in(run.text))
+        bare: Callable[[str], str] = str
+        if isinstance(run, QuietLines):
+            whole = "\n".join(line.text for line in run.lines if not line.bar)
+        else:
+            whole, bare = run.text, without_outer
+        told = set(self.rules.lines_in(whole))
         if told:
-            lines, done = run.text.split("\n"), 0
+            lines, done = whole.split("\n"), 0
             for place, text in enumerate(lines):
                 if text[:LONGEST] in told:
-                    above.extend(map(without_outer, lines[max(done, place - _ABOVE) : place]))
-                    self.read(at, rank, without_outer(text))
+                    above.extend(map(bare, lines[max(done, place - _ABOVE) : place]))
+                    self.read(at, rank, bare(text))
                     done = place + 1
-            above.extend(map(without_outer, lines[max(done, len(lines) - _ABOVE) :]))
+            above.extend(map(bare, lines[max(done, len(lines) - _ABOVE) :]))
         else:
             above.extend(run.last[-_ABOVE:])
 

@@ -102,10 +102,6 @@ class RuleSet:
             yield data[begin : min(end, begin + LONGEST)].decode("utf-8", "replace")
             at = end
 
-    def has_literal(self, text: str) -> bool:
-        """Whether some rule may be for one of many lines."""
-        return self._any is not None and self._any.search(text.encode("utf-8", "replace")) is not None
-
     def candidates(self, text: str) -> list[int]:
         """Numbers of the literals that are in a line: a microsecond or two. Nearly always none."""
         if self._set is None:

@@ -14,7 +14,15 @@ from diag.engine.comparing.facts import facts
 from diag.engine.engine import Engine
 from diag.engine.replay import Evidence
 from diag.model import Finding
-from diag.model.observations import Iteration, LogLine, LossPrinted, MetricsLogged, Observation, PlainLines
+from diag.model.observations import (
+    Iteration,
+    LogLine,
+    LossPrinted,
+    MetricsLogged,
+    Observation,
+    PlainLines,
+    QuietLine,
+)
 from diag.model.observations.base import Event
 from diag.sources.parsers import PARSERS
 from diag.state.line_template import BETWEEN, CLOCK
@@ -78,6 +86,7 @@ class _Listener:
     name = "comparison"
     listens: tuple[type[Observation | Event], ...] = (
         LogLine,
+        QuietLine,
         PlainLines,
         Iteration,
         MetricsLogged,

@@ -15,7 +15,7 @@ from diag.engine.importers.tracebacks import EXCEPTION, TRACEBACK
 from diag.knowledge.log_prefix import message_of, without_outer
 from diag.knowledge.tracebacks import CHAIN, ENDED
 from diag.model import Record
-from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN
+from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, QUIET
 
 _OPENING = 6  # lines that an attempt is known again by
 _WATCHED = 2000  # lines in which an opening must not come again by itself: it would be a loop's
@@ -61,15 +61,17 @@ class Attempts:
         before: Before | None = None
         for text, kind in items:
             run = kind in (PLAIN_RUN, PLAIN_LINES)
-            if run and not self._end and self._number > _WATCHED:
+            is_line = run or kind in (0, QUIET)
+            if kind and kind != 1 and not self._end and self._number > _WATCHED:
                 piece.append([text, kind])
-                number += text.count("\n") + 1
-                self._read += text.count("\n") + 1
+                count = text.count("\n") + 1
+                number += count if is_line else 0
+                self._read += count
                 continue
             lines = text.split("\n") if run else [text]
             done = 0
             for at, line in enumerate(lines):
-                if (run or not kind) and self._opens(line):
+                if is_line and self._opens(line):
                     if done < at:
                         piece.append(["\n".join(lines[done:at]), kind])
                     if piece:
@@ -78,7 +80,7 @@ class Attempts:
                     piece, done, first = [], at, number + at
                 self._read += 1
             piece.append(["\n".join(lines[done:]) if done else text, kind])
-            number += len(lines) if run or not kind else 0
+            number += len(lines) if is_line else 0
         if piece:
             yield before, _part(record, piece, first)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from diag.detectors.contract import Detector
 from diag.model import Finding
-from diag.model.observations import LogLine
+from diag.model.observations import LogLine, QuietLine
 from diag.state.view import JobView
 
 _MOST = 50_000  # lines that are remembered: the last
@@ -18,7 +18,7 @@ class LineIndex(Detector):
     """Given facts like a detector that finds nothing."""
 
     name = "line-index"
-    listens = (LogLine,)
+    listens = (LogLine, QuietLine)
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, int]] = {}

@@ -114,12 +114,14 @@ def _may_be_of_kernel(text: str) -> bool:
     return has_any(text, marks) or (brackets and _STAMPED.search(text) is not None)
 
 
-def read_logs(paths: list[Path], notes: list[str], progress: Progress) -> LogImport:
+def read_logs(
+    paths: list[Path], notes: list[str], progress: Progress, literals: tuple[str, ...] = ()
+) -> LogImport:
     """All of them as one job, each rank's own by its name."""
     ranks = [rank_of_log(path) if len(paths) > 1 else None for path in paths]
     return LogImport(
         merged(
-            read_log(path, notes, progress, rank, alone=len(paths) == 1)
+            read_log(path, notes, progress, rank, alone=len(paths) == 1, literals=literals)
             for path, rank in zip(paths, ranks, strict=True)
         ),
         one_log=len(paths) == 1,
@@ -141,12 +143,18 @@ def read_text(text: str, notes: list[str]) -> LogImport:
 
 
 def read_log(
-    path: Path, notes: list[str], progress: Progress, rank: int | None = None, *, alone: bool = False
+    path: Path,
+    notes: list[str],
+    progress: Progress,
+    rank: int | None = None,
+    *,
+    alone: bool = False,
+    literals: tuple[str, ...] = (),
 ) -> Iterator[Record]:
     """The lines of one log; of `-`, of stdin. Without times of their own they are where the file was written among other
-    files, and without a date where it is `alone`. Raises OSError, and DiagError for a GPU core dump."""
+    files, and without a date where it is `alone`. `literals`: words of rules. Raises OSError, and DiagError for a GPU core dump."""
     if str(path) == "-":
-        yield from _lines(sys.stdin.buffer, "stdin", 0.0, rank, notes, progress)
+        yield from _lines(sys.stdin.buffer, "stdin", 0.0, rank, notes, progress, literals=literals)
         return
     with open(path, "rb") as file:
         if file.seekable():
@@ -170,7 +178,7 @@ def read_log(
         used = False
         try:
             written = status.st_mtime if regular and not alone else 0.0
-            for record in _lines(text, str(path), written, rank, notes, progress, tail):
+            for record in _lines(text, str(path), written, rank, notes, progress, tail, literals):
                 used = True
                 yield record
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -185,6 +193,7 @@ def _lines(  # noqa: PLR0917 - of this module alone
     notes: list[str],
     progress: Progress,
     tail: bytes = b"",
+    literals: tuple[str, ...] = (),
 ) -> Iterator[Record]:
     """`at`: when it was written, 0.0 where that says nothing of its lines; `tail`: its last bytes, where they are known."""
     begun = Head(file)
@@ -194,11 +203,11 @@ def _lines(  # noqa: PLR0917 - of this module alone
         return
     name, year = Path(path).name, None if at else year_of(begun.head + b"\n" + tail)
     if not holds_dump(begun.head.decode("utf-8", "replace")):
-        yield from log_records(begun, name, at, rank, year=year, read=progress.read)
+        yield from log_records(begun, name, at, rank, year=year, read=progress.read, literals=literals)
         return
     processes, more = processes_of_text(begun.whole(_LARGEST_PASTE).decode("utf-8", "replace"))
     if more:
-        for record in log_records(begun, name, at, rank, year=year, read=progress.read):
+        for record in log_records(begun, name, at, rank, year=year, read=progress.read, literals=literals):
             at = record.at
             yield record
     for process in processes:

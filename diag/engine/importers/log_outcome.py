@@ -48,6 +48,7 @@ from diag.model.observations import (
     Observation,
     PhaseMarked,
     PlainLines,
+    QuietLine,
     SaveStarted,
     WorkerFailureReported,
     WorkerNamed,
@@ -155,7 +156,7 @@ class LogOutcome:
 
     def observe(self, at: float, fact: Observation) -> None:
         kind = type(fact)
-        if kind is LogLine:
+        if kind is LogLine or kind is QuietLine:
             self._line(at, fact)  # type: ignore[arg-type]
         elif kind is PlainLines:
             self._run(at, fact)  # type: ignore[arg-type]

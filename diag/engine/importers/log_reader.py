@@ -11,7 +11,7 @@ from typing import Any
 from diag.engine.importers.readable import Readable
 from diag.engine.importers.times import LineTimes
 from diag.model import Record
-from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, LineAssembler
+from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, QUIET, LineAssembler
 from diag.sources.logs.output import SOURCE as OUTPUT
 
 _CHUNK = 1 << 20
@@ -27,14 +27,17 @@ def log_records(
     *,
     year: int | None = None,
     read: Callable[[int], None] = lambda size: None,
+    literals: tuple[str, ...] = (),
 ) -> Iterator[Record]:
     """`at`: when lines without times were written, a microsecond apart; 0.0 where that is not known. `year`: of times that
     have none; without it that of `at`.
 
-    `read` is given how many bytes were read.
+    `read` is given how many bytes were read. `literals`: words of rules.
     """
     now, undated = 0.0, 0.0
-    for stamp, payload in _timed(file, name, at, year, read):
+    for stamp, payload in _timed(
+        file, LineAssembler(name, whole=True, runs=True, literals=literals), at, year, read
+    ):
         if stamp is not None and 0.0 < now < _EARLIEST < stamp - undated:
             undated = stamp - now  # much came before the first time: the log stays without a date
         known = None if stamp is None else stamp - undated
@@ -43,10 +46,9 @@ def log_records(
 
 
 def _timed(
-    file: Readable, name: str, at: float, year: int | None, read: Callable[[int], None]
+    file: Readable, lines: LineAssembler, at: float, year: int | None, read: Callable[[int], None]
 ) -> Iterator[tuple[float | None, dict[str, Any]]]:
     """One payload for the lines of each moment, and their time: None where none has so far."""
-    lines = LineAssembler(name, whole=True, runs=True)
     if year is None and at > 0:
         year = datetime.fromtimestamp(min(at, 4e9), timezone.utc).year
     times = LineTimes(year)
@@ -80,7 +82,7 @@ def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float 
             lines, first = [], number
         begins = times.at
         lines.append(item)
-        number += text.count("\n") + 1 if runs else 0 if kind else 1
+        number += text.count("\n") + 1 if runs else kind in (0, QUIET)
     if lines:
         yield begins, {**payload, "lines": lines, "first": first}
 

@@ -16,7 +16,7 @@ from diag.engine.importers.line_index import LineIndex
 from diag.engine.importers.tracebacks import USUAL_LEVELS, goes_on
 from diag.knowledge.tracebacks import BY_SCHEDULER
 from diag.model import Confidence, Finding, Severity
-from diag.model.observations import LogLine, MetricsLogged, PlainLines
+from diag.model.observations import LogLine, MetricsLogged, PlainLines, QuietLine
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
 
@@ -30,7 +30,7 @@ class SeenAlone(Detector):
     """Given facts like a detector that finds nothing; `weigh` is for the findings of the others."""
 
     name = "seen-alone"
-    listens = (LogLine, PlainLines, MetricsLogged, StepMade)
+    listens = (LogLine, QuietLine, PlainLines, MetricsLogged, StepMade)
 
     def __init__(self, lines: LineIndex) -> None:
         self._index = lines

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from diag.model.observations.base import Observation
 
+_ABOVE = 16  # more than anybody keeps of what stands above an error
+
 
 @dataclass(frozen=True, slots=True)
 class LogLine(Observation):
@@ -18,6 +20,29 @@ class LogLine(Observation):
     bar: bool = False  # ended by a carriage return: a progress bar being redrawn
     number: int = 0  # of the line in its file, from 1; 0 where lines are not counted
     part: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuietLine(LogLine):
+    """One that has a word of some parser, and none that anybody looks for in lines: who counts lines, or keeps the last
+    that were printed, hears of it. All others take it from `QuietLines`."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuietLines(Observation):
+    """Behind the facts of some such lines in a row: all of them, for who keeps the lines above an error."""
+
+    stream: str
+    lines: tuple[QuietLine, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.lines)
+
+    @property
+    def last(self) -> tuple[str, ...]:
+        """The last of them, without bars."""
+        return tuple(line.text for line in self.lines[-2 * _ABOVE :] if not line.bar)[-_ABOVE:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from diag.model.observations import (
     NcclPlainLines,
     Observation,
     PlainLines,
+    QuietLine,
+    QuietLines,
     Unparsed,
 )
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
-from diag.sources.logs.prefilter import LineFilter, shape_of
+from diag.sources.logs.prefilter import LineFilter, Says, shape_of
 
 SOURCE = "output"
 
@@ -43,6 +45,8 @@ PLAIN_RUN = 2
 PLAIN_LINES = 3
 _FIRST_LINES = 100  # kept of such a run: twice what is looked at for something new in a second (`Printed`, `LearnedSteps`)
 _LEAST_LEFT_OUT = 100
+# A line, or a bar, that only parsers want (`Says.A_FACT`).
+QUIET, QUIET_BAR = 4, 5
 _FORMS = 100  # of its middle one line of each shape stays: two runs are compared by what they print
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
 # One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is
@@ -75,7 +79,8 @@ class LineAssembler:
     by their form ***; nothing raises.
 
     `whole`: of a log on disk no line is dropped, and lines are counted. `runs`: those that nobody has a word for stay in
-    one piece; its middle is left out where `has_word` finds no other word in it (of a rule).
+    one piece; `literals` are words of rules. Where those are known, and it is no log on disk, the middle of such a piece is
+    left out.
     """
 
     def __init__(
@@ -84,12 +89,12 @@ class LineAssembler:
         *,
         whole: bool = False,
         runs: bool = False,
-        has_word: Callable[[str], bool] = lambda text: True,
+        literals: tuple[str, ...] = (),
     ) -> None:
         self.stream = stream
         self.whole = whole
-        self._filter = LineFilter() if runs else None
-        self._has_word = has_word
+        self._filter = LineFilter(literals) if runs else None
+        self._short = bool(literals) and not whole
         self.lines = 0  # that are complete, where they are counted
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._rest = ""
@@ -153,15 +158,18 @@ class LineAssembler:
         if self._filter is None or self._cut:
             self._add_each(lines, text[:-1])
             return
-        for count, piece in self._filter.parts(text):
-            if count:
+        for says, count, piece in self._filter.parts(text):
+            if says is Says.NOTHING:
                 lines.append(self._run(piece, count))
-            else:
-                self._add_each(lines, piece)
+                continue
+            begin = len(lines)
+            self._add_each(lines, piece)
+            if says is Says.A_FACT:
+                lines[begin:] = [[line, QUIET_BAR if bar else QUIET] for line, bar in lines[begin:]]
 
     def _run(self, text: str, count: int) -> list[Any]:
         left_out = count - _FIRST_LINES - _LAST_LINES
-        if self.whole or left_out < _LEAST_LEFT_OUT or self._has_word(text):
+        if not self._short or left_out < _LEAST_LEFT_OUT:
             return [text, PLAIN_LINES]
         lines = text.split("\n")
         middle = lines[_FIRST_LINES:-_LAST_LINES]
@@ -207,14 +215,14 @@ class FileFollower:
         from_end: bool = False,
         opened: int | None = None,
         guarded: Callable[[], int | None] = lambda: None,
-        has_word: Callable[[str], bool] = lambda text: True,
+        literals: tuple[str, ...] = (),
     ) -> None:
         """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has
-        fewer rights than we have (`JobFiles`), None where it has the same. `has_word`: see LineAssembler."""
+        fewer rights than we have (`JobFiles`), None where it has the same. `literals`: see LineAssembler."""
         self.path = path
         self._guarded = guarded
-        self._has_word = has_word
-        self._lines = LineAssembler(stream, runs=True, has_word=has_word)
+        self._literals = literals
+        self._lines = LineAssembler(stream, runs=True, literals=literals)
         self._file = io.FileIO(opened) if opened is not None else self._open(self._guarded())
         self._offset = self._file.seek(0, 2) if from_end else 0
 
@@ -253,7 +261,7 @@ class FileFollower:
         size = self._file.seek(0, 2)
         if size - self._offset > _REST_BYTES:
             self._offset = size - _REST_BYTES
-            self._lines = LineAssembler(self._lines.stream, runs=True, has_word=self._has_word)
+            self._lines = LineAssembler(self._lines.stream, runs=True, literals=self._literals)
             self._file.seek(self._offset)
             self._offset += len(self._file.readline(MAX_LINE_CHARS))  # it begins within a line
         while True:
@@ -288,7 +296,7 @@ class FileFollower:
 
 def parse(record: Record) -> Iterator[Observation]:
     """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be
-    PLAIN_RUN or PLAIN_LINES, which may have a third place; "first" is the number of the first line, where lines are
+    PLAIN_RUN or PLAIN_LINES, which may have a third place, QUIET or QUIET_BAR; "first" is the number of the first line, where lines are
     counted."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
@@ -297,11 +305,15 @@ def parse(record: Record) -> Iterator[Observation]:
     stream = str(payload.get("stream", ""))
     first = payload.get("first")
     number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
+    quiet: list[QuietLine] = []  # whose run is not given yet
     for item in payload["lines"]:
         if not (isinstance(item, (list, tuple)) and 2 <= len(item) <= 3 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is not [text, bar]", repr(item)[:200])
             continue
         kind = item[1]
+        if quiet and kind not in _IN_QUIET_RUNS:
+            yield from _quiet_runs(quiet)
+            quiet.clear()
         if kind in (PLAIN_RUN, PLAIN_LINES):
             left_out = item[2] if len(item) == 3 and type(item[2]) is int and 0 < item[2] < 1 << 32 else 0
             run = (
@@ -312,11 +324,39 @@ def parse(record: Record) -> Iterator[Observation]:
             yield run
             number += run.count if number else 0
             continue
+        bar = bool(kind) and kind != QUIET
         # Ours are short; those of a stranger's capture need not be.
-        yield from read_text(
-            item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(kind), number=number
+        found = read_text(
+            item[0][: 2 * MAX_LINE_CHARS],
+            stream,
+            record.rank,
+            bar=bar,
+            number=number,
+            line=QuietLine if kind in _QUIET else LogLine,
         )
-        number += 1 if number and not kind else 0
+        for fact in found:
+            if type(fact) is QuietLine:
+                quiet.append(fact)
+            yield fact
+        number += 1 if number and not bar else 0
+    yield from _quiet_runs(quiet)
+
+
+_QUIET = (QUIET, QUIET_BAR)
+_IN_QUIET_RUNS = (QUIET, QUIET_BAR, PLAIN_RUN)
+
+
+def _quiet_runs(lines: Sequence[QuietLine]) -> Iterator[QuietLines]:
+    """One of each rank."""
+    if len({(line.rank, line.stream) for line in lines}) <= 1:
+        if lines:
+            yield QuietLines(lines[0].rank, lines[0].stream, tuple(lines))
+        return
+    of: dict[tuple[int | None, str], list[QuietLine]] = {}
+    for line in lines:
+        of.setdefault((line.rank, line.stream), []).append(line)
+    for (rank, stream), own in of.items():
+        yield QuietLines(rank, stream, tuple(own))
 
 
 def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
@@ -334,18 +374,24 @@ def _plain_lines(text: str, stream: str, rank: int | None, number: int, left_out
 
 
 def read_text(
-    text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0
+    text: str,
+    stream: str,
+    rank: int | None,
+    *,
+    bar: bool = False,
+    number: int = 0,
+    line: type[LogLine] = LogLine,
 ) -> Iterable[Observation]:
     """All facts of one line, the line itself first, without what containers and launchers put before it."""
     outer = strip_outer(text)
     text, part = outer.text, outer.task if outer.local_rank is None else outer.local_rank
     behind = _BEHIND_BAR.search(text) if not bar and ("%|" in text or "it [" in text) else None
     if behind:
-        yield from read_text(text[: behind.start(1)], stream, rank, bar=True, number=number)
+        yield from read_text(text[: behind.start(1)], stream, rank, bar=True, number=number, line=line)
         text = behind[1]
     if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
         rank = int(named[1])
-    yield LogLine(rank, stream, text, bar, number, part)
+    yield line(rank, stream, text, bar, number, part)
     if bar:
         yield from _of_trainers(
             (*swift_log.read_bar(text, rank), *trainer_log.read_bar(text, rank)), text, rank

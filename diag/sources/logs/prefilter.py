@@ -11,8 +11,9 @@ them in one piece.
 
 from __future__ import annotations
 
+import enum
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from diag.knowledge.data_samples import MARKS
@@ -38,7 +39,7 @@ WORDS: tuple[str, ...] = tuple(dict.fromkeys((
     "TRAINING C", "TRAINING F", "TRAINING D", "inished tr", "inish tr", "inished Tr", "inished pre", "ompleted tr",
     "tuning co", "tuning fi",
     "inal model saved", "inal weights saved", "inal checkpoint saved", "训练完成", "训练结束", "训练已",
-    "raining D", "raining C", "raining F", "tuning do", "tuning is", "tuning ha", "tuning wa", *MARKS,
+    "raining D", "raining C", "raining F", "tuning do", "tuning is", "tuning ha", "tuning wa",
     "ray::", "ray/_private", " nan", "=nan", ":nan", "(nan", "NaN",
 )))  # fmt: skip
 # And one of these in each that shows an error; the lines around it are read with it.
@@ -52,10 +53,19 @@ ERRORS: tuple[str, ...] = (
     "chedul", "allocate memory", "new thread", "shared memory", "/torch_", "/dev/shm", "open files", "Pytorch", "inline_container",
     "distributed checkpoint", "checkpoint format", "from checkpoint", "DP world size", "state_dict", "state dict", "Errno",
     "incompatible_keys", "unbound", "not set", "free()", "malloc", "smashing", "received by PID", "unexpected EOF", "non-zero exit",
-    "TERM_", "Process ",
+    "TERM_", "Process ", "NCCL WARN", '"ename"', '"evalue"', '"traceback"', *MARKS,
 )  # fmt: skip
-# The same as it is found in a shape: levels of glog (E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628]).
-_ERROR_SHAPES = ("E ::.", "F ::.", "C ::.", "[E ", "[F ", "[C ")
+# And forms of such, as they are in a shape: levels of glog (E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628]), numbers of
+# CANN's errors (EI0002: ...).
+_ERROR_FORMS = (rb"[EFC] ::\.", rb"\[[EFC] ", rb"\bE[A-Z][\]): ]", rb"\bERR[\]): ]")
+
+
+class Says(enum.IntEnum):
+    """How much a line says, and to whom."""
+
+    NOTHING = 0  # to nobody
+    A_FACT = 1  # to the parsers, which make facts of it
+    MUCH = 2  # to whoever looks for errors in lines, as may those below it
 
 
 @functools.cache
@@ -73,62 +83,76 @@ def shape_of(line: str) -> bytes:
 
 
 class LineFilter:
-    """Of one stream, whose text is given in order."""
+    """Of one stream, whose text is given in order. `literals`: words of rules, beside those of readers."""
 
-    def __init__(self) -> None:
+    def __init__(self, literals: tuple[str, ...] = ()) -> None:
+        self._shapes = _shapes(literals)
         self._left = _FIRST  # lines that are read whatever they say
 
-    def parts(self, text: str) -> Iterator[tuple[int, str]]:
-        """The text, whose lines all end in a line feed, in order and in pieces without their last line feed: of lines that
-        may say something (0 before it), and of as many as the number that say nothing to anybody."""
+    def parts(self, text: str) -> Iterator[tuple[Says, int, str]]:
+        """The text, whose lines all end in a line feed, in order and in pieces of lines that say as much, without their
+        last line feed; of each piece how many lines it has."""
         masks = text.encode("utf-8", "replace").translate(None, _DIGITS).split(b"\n")
         masks.pop()  # behind the last line feed
-        wanted = _wanted(set(masks))
-        count, done, until = len(masks), 0, min(self._left, len(masks))
+        wanted = self._shapes.wanted(set(masks))
+        count, until = len(masks), self._left
         if not until and not wanted:
-            yield count, text[:-1]
+            yield Says.NOTHING, count, text[:-1]
             return
         lines = text.split("\n")
+        # what the lines from `done` to `until` say
+        done, says = 0, Says.MUCH
         for place in [number for number, mask in enumerate(masks) if mask in wanted] if wanted else ():
-            if place > until:
-                if until > done:
-                    yield 0, "\n".join(lines[done:until])
-                yield place - until, "\n".join(lines[until:place])
-                done = place
-            until = max(until, place + 1 + (_AFTER if wanted[masks[place]] else 0))
-        self._left = max(until - count, 0)
+            kind = wanted[masks[place]]
+            if place >= until:
+                if place > until or kind is not says:
+                    if until > done:
+                        yield says, until - done, "\n".join(lines[done:until])
+                    if place > until:
+                        yield Says.NOTHING, place - until, "\n".join(lines[until:place])
+                    done, says = place, kind
+                until = place + 1
+            if kind is Says.MUCH:
+                until = place + 1 + _AFTER
+        self._left = until - count if says is Says.MUCH and until > count else 0
         until = min(until, count)
         if until > done:
-            yield 0, "\n".join(lines[done:until])
+            yield says, until - done, "\n".join(lines[done:until])
         if count > until:
-            yield count - until, "\n".join(lines[until:count])
+            yield Says.NOTHING, count - until, "\n".join(lines[until:count])
 
 
-# Shapes of lines that are known: whether one of the words is in it, and whether it is one of an error; None for no word.
-_SHAPES: dict[bytes, bool | None] = {}
+class _Shapes:
+    """Shapes of lines that are known."""
 
+    def __init__(self, literals: tuple[str, ...]) -> None:
+        self._known: dict[bytes, Says] = {}
+        self._facts = _any_of(_words())
+        self._much = _any_of((*ERRORS, *literals), *_ERROR_FORMS)
 
-def _wanted(shapes: set[bytes]) -> dict[bytes, bool]:
-    """Those that somebody has a word for; whether it is a word of an error."""
-    new = shapes.difference(_SHAPES)
-    found = _look(new) if new else {}
-    known = _SHAPES
-    wanted = {shape: error for shape in shapes if (error := known.get(shape)) is not None}
-    wanted.update(found)
-    if new:
-        if len(_SHAPES) + len(new) > _MOST_SHAPES:
-            _SHAPES.clear()
+    def wanted(self, shapes: set[bytes]) -> dict[bytes, Says]:
+        """Those that say something."""
+        known = self._known
+        new = shapes.difference(known)
+        found = self._look(new) if new else {}
+        wanted: dict[bytes, Says] = {
+            shape: says for shape in shapes if (says := known.get(shape, Says.NOTHING)) is not Says.NOTHING
+        }
+        wanted.update(found)
+        if len(known) + len(new) > _MOST_SHAPES:
+            known.clear()
         if len(new) <= _MOST_SHAPES:
-            _SHAPES.update((shape, found.get(shape)) for shape in new if len(shape) <= _LONGEST_SHAPE)
-    return wanted
+            known.update((one, found.get(one, Says.NOTHING)) for one in new if len(one) <= _LONGEST_SHAPE)
+        return wanted
+
+    def _look(self, shapes: set[bytes]) -> dict[bytes, Says]:
+        text = b"\n".join(shapes) + b"\n"
+        found = dict.fromkeys(_lines_with(text, self._facts), Says.A_FACT)
+        found.update(dict.fromkeys(_lines_with(text, self._much), Says.MUCH))
+        return found
 
 
-def _look(shapes: set[bytes]) -> dict[bytes, bool]:
-    text = b"\n".join(shapes) + b"\n"
-    words, errors = _automata()
-    found = dict.fromkeys(_lines_with(text, words), False)
-    found.update(dict.fromkeys(_lines_with(text, errors), True))
-    return found
+_shapes = functools.lru_cache(4)(_Shapes)
 
 
 def _lines_with(text: bytes, pattern: Any) -> Iterator[bytes]:
@@ -139,14 +163,13 @@ def _lines_with(text: bytes, pattern: Any) -> Iterator[bytes]:
         at = end + 1
 
 
-@functools.cache
-def _automata() -> tuple[Any, Any]:
-    """Each finds any of the words, without their digits, in text without digits: where a word is in a line, it is found in
+def _any_of(words: Iterable[str], *forms: bytes) -> Any:
+    """It finds any of the words, without their digits, in text without digits: where a word is in a line, it is found in
     the line's shape."""
     import re2
 
     options = re2.Options()
     options.max_mem, options.log_errors = 64 << 20, False
-    shapes = ([word.encode().translate(None, _DIGITS) for word in words] for words in (_words(), (*ERRORS, *_ERROR_SHAPES)))
-    first, second = (re2.compile(b"|".join(map(re2.escape, some)), options) for some in shapes)
-    return first, second
+    bare = [word.encode("utf-8", "replace").translate(None, _DIGITS) for word in words]
+    # of a word that is little more than digits nothing is left to look for: any character then
+    return re2.compile(b"|".join([*forms, *(re2.escape(word) or b"." for word in bare)]), options)
