@@ -86,6 +86,8 @@ class GpuFaults(Reducer):
 
     @takes(LogLine)
     def _line(self, at: float, fact: LogLine) -> None:
+        if type(fact) is not LogLine:
+            return  # it comes with its run
         self.pinned.read_line(fact)
 
     @takes(PlainLines, QuietLines)

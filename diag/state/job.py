@@ -44,7 +44,7 @@ class JobState(JobView):
         # Each observation is taken in this order.
         self._reducers = (
             self.run, self.acts, self.log, self.sources, self.machine, self.network, self.nccl, self.nccl_processes,
-            self.cluster, self.ranks, self.learned, self.phases, self.progress, self.saves, self.silences, self.residence,
+            self.cluster, self.ranks, self.learned, self.phases, self.progress, self.points, self.saves, self.silences, self.residence,
             self.gpu_faults, self.gpu_past, self.program, self.own_logs, self.software, self.ray,
         )  # fmt: skip
         self._takers: dict[type, tuple[Callable[[float, Any], None], ...]] = {}  # by the type of the fact

@@ -23,7 +23,7 @@ class LineIndex(Detector):
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, int]] = {}
 
-    def observe(self, at: float, fact: LogLine) -> None:
+    def observe(self, at: float, fact: LogLine | QuietLine) -> None:
         if not fact.number or fact.bar or any(mark in fact.text for mark in _STEPS):
             return
         key = fact.text.strip()[:_KEY]

@@ -57,7 +57,7 @@ from diag.sources.host import exits
 from diag.sources.host import run as run_source
 from diag.state.log import lines_of
 from diag.text.units import EARLIEST_DATED
-from diag.text.words import has_any
+from diag.text.words import ShapeWords, has_any
 
 # ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
 _WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
@@ -111,6 +111,13 @@ _LAUNCHERS = (
     ("mpirun", ("mpirun noticed", "prterun")),
     ("ray", ("ray::", "ray/_private")),
 )
+
+
+# One of these is in each line without an error that tells of the job.
+_OF_THE_JOB = ShapeWords(
+    "world_size", _ROOT, _ASKED, '"run_st', " CANCELLED AT ", "job killed", *_DONE_WORDS,
+    *(mark for _, marks in _LAUNCHERS for mark in marks),
+)  # fmt: skip
 
 
 class LogOutcome:
@@ -194,6 +201,10 @@ class LogOutcome:
             self._continue(self._open[who], who, text)
         elif who is None and None in self.raised and goes_on(text):
             self.raised[None].caught = True
+        if isinstance(line, QuietLine) and not _OF_THE_JOB.may_be_in(line.shape):
+            self._untroubled += 1  # no trouble is in it
+            self._before = text or self._before
+            return
         if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
             self._traceback(at, text, who)
         elif text[:1] in "FtKSBA[>-*" or ": line " in text:

@@ -19,6 +19,7 @@ from diag.model import Confidence, Finding, Severity
 from diag.model.observations import LogLine, MetricsLogged, PlainLines, QuietLine
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
+from diag.text.words import ShapeWords
 
 _USUAL_RUN = 30  # lines in one piece that no reader cares about: the program's ordinary output. Ours.
 _UNKNOWN = "whether the job ended of it, the log does not tell"
@@ -39,7 +40,7 @@ class SeenAlone(Detector):
         self._ended: set[str] = set()  # streams in which a scheduler has said that it ended the job
         self._steps: deque[tuple[str, int]] = deque(maxlen=_STEPS)
 
-    def observe(self, at: float, fact: LogLine | PlainLines | MetricsLogged | StepMade) -> None:
+    def observe(self, at: float, fact: LogLine | QuietLine | PlainLines | MetricsLogged | StepMade) -> None:
         if isinstance(fact, (MetricsLogged, StepMade)):
             if self._last not in self._steps:  # one line may tell of both
                 self._steps.append(self._last)
@@ -51,7 +52,7 @@ class SeenAlone(Detector):
             if " CANCELLED AT " in fact.text or "job killed" in fact.text:
                 if BY_SCHEDULER.search(fact.text):
                     self._ended.add(fact.stream)
-            elif fact.stream not in self._ended and not fact.bar and _is_usual(fact.text):
+            elif fact.stream not in self._ended and not fact.bar and _is_usual(fact):
                 self._usual[fact.stream] = fact.number
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
@@ -81,5 +82,10 @@ class SeenAlone(Detector):
         return "", 0
 
 
-def _is_usual(text: str) -> bool:
-    return any(level in text for level in USUAL_LEVELS) and goes_on(text)
+_USUAL = ShapeWords(*USUAL_LEVELS)
+
+
+def _is_usual(line: LogLine) -> bool:
+    if isinstance(line, QuietLine) and not _USUAL.may_be_in(line.shape):
+        return False
+    return any(level in line.text for level in USUAL_LEVELS) and goes_on(line.text)

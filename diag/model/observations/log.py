@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from diag.model.observations.base import Observation
 
-_ABOVE = 16  # more than anybody keeps of what stands above an error
-
 
 @dataclass(frozen=True, slots=True)
 class LogLine(Observation):
@@ -25,24 +23,23 @@ class LogLine(Observation):
 @dataclass(frozen=True, slots=True)
 class QuietLine(LogLine):
     """One that has a word of some parser, and none that anybody looks for in lines: who counts lines, or keeps the last
-    that were printed, hears of it. All others take it from `QuietLines`."""
+    that were printed, hears of it. All others take it from `QuietLines`. `shape`: the text without digits."""
+
+    shape: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class QuietLines(Observation):
-    """Behind the facts of some such lines in a row: all of them, for who keeps the lines above an error."""
+    """Behind the facts of some such lines in a row: all of them, for who keeps the lines above an error. `last`: the texts
+    of the last, without bars."""
 
     stream: str
     lines: tuple[QuietLine, ...]
+    last: tuple[str, ...]
 
     @property
     def count(self) -> int:
         return len(self.lines)
-
-    @property
-    def last(self) -> tuple[str, ...]:
-        """The last of them, without bars."""
-        return tuple(line.text for line in self.lines[-2 * _ABOVE :] if not line.bar)[-_ABOVE:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import itertools
 import os
 import re
 import stat
+import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,9 @@ from diag.model.observations import (
 )
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
-from diag.sources.logs.prefilter import LineFilter, Says, shape_of
+from diag.sources.logs.prefilter import LineFilter, Says
+from diag.sources.logs.printed import phases
+from diag.text.words import ShapeWords, shape_of
 
 SOURCE = "output"
 
@@ -342,21 +346,19 @@ def parse(record: Record) -> Iterator[Observation]:
     yield from _quiet_runs(quiet)
 
 
+_ABOVE = 16  # more than anybody keeps of what stands above an error
 _QUIET = (QUIET, QUIET_BAR)
 _IN_QUIET_RUNS = (QUIET, QUIET_BAR, PLAIN_RUN)
 
 
 def _quiet_runs(lines: Sequence[QuietLine]) -> Iterator[QuietLines]:
     """One of each rank."""
-    if len({(line.rank, line.stream) for line in lines}) <= 1:
-        if lines:
-            yield QuietLines(lines[0].rank, lines[0].stream, tuple(lines))
-        return
     of: dict[tuple[int | None, str], list[QuietLine]] = {}
     for line in lines:
         of.setdefault((line.rank, line.stream), []).append(line)
     for (rank, stream), own in of.items():
-        yield QuietLines(rank, stream, tuple(own))
+        last = itertools.islice((line.text for line in reversed(own) if not line.bar), _ABOVE)
+        yield QuietLines(rank, stream, tuple(own), tuple(last)[::-1])
 
 
 def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
@@ -385,18 +387,34 @@ def read_text(
     """All facts of one line, the line itself first, without what containers and launchers put before it."""
     outer = strip_outer(text)
     text, part = outer.text, outer.task if outer.local_rank is None else outer.local_rank
-    behind = _BEHIND_BAR.search(text) if not bar and ("%|" in text or "it [" in text) else None
+    shape = shape_of(text) if line is QuietLine else None
+    may_be_behind = not bar and ("%|" in text or "it [" in text)
+    may_be_behind = may_be_behind and (shape is None or _BEHIND.may_be_in(shape))
+    behind = _BEHIND_BAR.search(text) if may_be_behind else None
     if behind:
         yield from read_text(text[: behind.start(1)], stream, rank, bar=True, number=number, line=line)
         text = behind[1]
+        shape = None if shape is None else shape_of(text)
     if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
         rank = int(named[1])
-    yield line(rank, stream, text, bar, number, part)
-    if bar:
-        yield from _of_trainers(
-            (*swift_log.read_bar(text, rank), *trainer_log.read_bar(text, rank)), text, rank
-        )
-        return
+    if shape is None:
+        yield LogLine(rank, stream, text, bar, number, part)
+    else:
+        yield QuietLine(rank, stream, text, bar, number, part, shape)
+    yield from _of_bar(text, rank) if bar else _facts(text, rank, shape)
+
+
+# What each reader has a word for, where the shape of a line is known.
+_BEHIND = ShapeWords(
+    *(f"]{letter}" for letter in (*string.ascii_letters, "[")),
+    *("Traceback", "terminate", "Fatal", "Error", "Exception", "Interrupt", "Exit", "Iteration"),
+)
+_OF_SWIFT = ShapeWords(*swift_log.WORDS, *(word for word, _, _ in phases("swift")))
+_OF_TRAINER = ShapeWords(*trainer_log.WORDS, *(word for word, _, _ in phases("trainer")))
+_OF_FORMS = ShapeWords(*line_forms.WORDS)
+
+
+def _facts(text: str, rank: int | None, shape: bytes | None) -> Iterator[Observation]:
     if "NCCL " in text and "ProcessGroupNCCL" not in text and (of_nccl := nccl_log.read_line(text, rank)):
         yield from of_nccl
         if "Cuda failure" in text:
@@ -407,15 +425,23 @@ def read_text(
         if missing is not None:
             yield missing
             return
-    yield from _of_trainers(
-        (*swift_log.read_line(text, rank), *trainer_log.read_line(text, rank)), text, rank
-    )
-    yield from line_forms.read_line(text, rank)
+    known: list[Observation] = []
+    if shape is None or _OF_SWIFT.may_be_in(shape):
+        known += swift_log.read_line(text, rank)
+    if shape is None or _OF_TRAINER.may_be_in(shape):
+        known += trainer_log.read_line(text, rank)
+    yield from _of_trainers(known, text, rank)
+    if shape is None or _OF_FORMS.may_be_in(shape):
+        yield from line_forms.read_line(text, rank)
     if cuda_log.may_tell(text):
         yield from cuda_log.read_line(text, rank)
 
 
-def _of_trainers(known: tuple[Observation, ...], text: str, rank: int | None) -> Iterator[Observation]:
+def _of_bar(text: str, rank: int | None) -> Iterator[Observation]:
+    yield from _of_trainers([*swift_log.read_bar(text, rank), *trainer_log.read_bar(text, rank)], text, rank)
+
+
+def _of_trainers(known: list[Observation], text: str, rank: int | None) -> Iterator[Observation]:
     """What the readers of known trainers make of the line, and its loss where they know none."""
     yield from known
     if loss_line.may_tell(text) and not any(isinstance(fact, (Iteration, MetricsLogged)) for fact in known):

@@ -20,6 +20,7 @@ from diag.knowledge.data_samples import MARKS
 from diag.sources.gpu import cuda_log
 from diag.sources.logs import line_forms, swift_log, trainer_log
 from diag.sources.logs.printed import phases
+from diag.text.words import shape_of
 
 # Lines below one with a word of an error that are read too: its message may go on there, and who reads a traceback is
 # attentive for some lines. What stands above is in the run (`PlainLines.last`).
@@ -72,14 +73,6 @@ class Says(enum.IntEnum):
 def _words() -> tuple[str, ...]:
     shown = [also or word for program in ("swift", "trainer") for word, also, _ in phases(program)]
     return tuple(dict.fromkeys((*WORDS, *shown)))
-
-
-def shape_of(line: str) -> bytes:
-    """
-    >>> shape_of("step 12 of 500")
-    b'step  of '
-    """
-    return line.encode("utf-8", "replace").translate(None, _DIGITS)
 
 
 class LineFilter:
@@ -170,6 +163,6 @@ def _any_of(words: Iterable[str], *forms: bytes) -> Any:
 
     options = re2.Options()
     options.max_mem, options.log_errors = 64 << 20, False
-    bare = [word.encode("utf-8", "replace").translate(None, _DIGITS) for word in words]
+    bare = [shape_of(word) for word in words]
     # of a word that is little more than digits nothing is left to look for: any character then
     return re2.compile(b"|".join([*forms, *(re2.escape(word) or b"." for word in bare)]), options)
