@@ -58,8 +58,9 @@ class Attempts:
         items: list[list[Any]] = record.payload["lines"]
         first = number = record.payload.get("first") or 0
         piece: list[list[Any]] = []
+        begin = place = 0  # of the piece's first item, and of this one
         before: Before | None = None
-        for text, kind in items:
+        for place, (text, kind) in enumerate(items):
             run = kind in (PLAIN_RUN, PLAIN_LINES)
             is_line = run or kind in (0, QUIET)
             if kind and kind != 1 and not self._end and self._number > _WATCHED:
@@ -75,14 +76,15 @@ class Attempts:
                     if done < at:
                         piece.append(["\n".join(lines[done:at]), kind])
                     if piece:
-                        yield before, _part(record, piece, first)
+                        yield before, _part(record, piece, first, begin)
+                    begin = place
                     before, self._end = Before(self._read, self._end[:_MOST_CHARS]), ""
                     piece, done, first = [], at, number + at
                 self._read += 1
             piece.append(["\n".join(lines[done:]) if done else text, kind])
             number += len(lines) if is_line else 0
         if piece:
-            yield before, _part(record, piece, first)
+            yield before, _part(record, piece, first, begin)
 
     def _opens(self, line: str) -> bool:
         """Whether the next attempt may begin with this line."""
@@ -139,6 +141,12 @@ def _may_end(line: str) -> bool:
     )
 
 
-def _part(record: Record, lines: list[list[Any]], first: int) -> Record:
+def _part(record: Record, lines: list[list[Any]], first: int, begin: int) -> Record:
+    """`begin`: where its first item was in the record."""
     payload = {**record.payload, "lines": lines}
-    return replace(record, payload={**payload, "first": first} if first else payload)
+    at = record.at
+    if "times" in payload:
+        at = next((then for place, then in reversed(payload["times"]) if place <= begin), at)
+        later = ((place - begin, then) for place, then in payload["times"] if place > begin)
+        payload["times"] = [[place, then] for place, then in later if place < len(lines)]
+    return replace(record, payload={**payload, "first": first} if first else payload, at=at)

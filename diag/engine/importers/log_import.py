@@ -18,14 +18,14 @@ from diag.engine.importers.attempts import Attempts, Before
 from diag.engine.importers.files import rank_of_log
 from diag.engine.importers.line_heads import LineHeads
 from diag.engine.importers.log_outcome import LogOutcome
-from diag.engine.importers.log_reader import log_records, merged
+from diag.engine.importers.log_reader import log_records, merged, parted
 from diag.engine.importers.notebook import NotebookErrors
 from diag.engine.importers.policy import LOG
 from diag.engine.importers.pyspy_text import holds_dump, processes_of_text
 from diag.engine.importers.readable import Head, why_unusable
 from diag.engine.importers.times import year_of
 from diag.model import Record
-from diag.model.observations import Observation
+from diag.model.observations import Moment, Observation
 from diag.sources.gpu.cuda_core import is_core_dump
 from diag.sources.host import kmsg
 from diag.sources.host import run as run_source
@@ -65,7 +65,7 @@ class LogImport:
 
     def __iter__(self) -> Iterator[Record]:
         outcome, now, earlier = LogOutcome(), 0.0, 0
-        for before, record in self._pieces():
+        for before, record in self._of_kernel_apart():
             now = max(now, record.at)
             if record.source == pyspy.SOURCE:  # beside lines, not of them
                 yield record
@@ -75,12 +75,24 @@ class LogImport:
                 yield replace(run_source.began_anew(earlier, before.lines, before.ended_with), at=now)
             self._last = record, list(output.parse(record))
             for fact in self._last[1]:
-                outcome.observe(now, fact)
+                if type(fact) is Moment:
+                    now = max(now, fact.at)
+                else:
+                    outcome.observe(now, fact)
             yield record
             if record.source == output.SOURCE and (lines := _of_kernel(record)):
                 yield Record(kmsg.SOURCE, {"lines": lines}, at=record.at)
         if self._last[0] is not None:  # of nothing there is no outcome
             yield from outcome.records(now)
+
+    def _of_kernel_apart(self) -> Iterator[tuple[Before | None, Record]]:
+        """Lines of the kernel are a record of their own, behind those of their moment."""
+        for before, record in self._pieces():
+            if record.source == output.SOURCE and "times" in record.payload and _of_kernel(record):
+                for number, part in enumerate(parted(record)):
+                    yield before if number == 0 else None, part
+            else:
+                yield before, record
 
     def _pieces(self) -> Iterator[tuple[Before | None, Record]]:
         for record in map(self._bare, self._records):
@@ -154,7 +166,9 @@ def read_log(
     """The lines of one log; of `-`, of stdin. Without times of their own they are where the file was written among other
     files, and without a date where it is `alone`. `literals`: words of rules. Raises OSError, and DiagError for a GPU core dump."""
     if str(path) == "-":
-        yield from _lines(sys.stdin.buffer, "stdin", 0.0, rank, notes, progress, literals=literals)
+        yield from _lines(
+            sys.stdin.buffer, "stdin", 0.0, rank, notes, progress, literals=literals, together=alone
+        )
         return
     with open(path, "rb") as file:
         if file.seekable():
@@ -178,7 +192,7 @@ def read_log(
         used = False
         try:
             written = status.st_mtime if regular and not alone else 0.0
-            for record in _lines(text, str(path), written, rank, notes, progress, tail, literals):
+            for record in _lines(text, str(path), written, rank, notes, progress, tail, literals, alone):
                 used = True
                 yield record
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -194,6 +208,7 @@ def _lines(  # noqa: PLR0917 - of this module alone
     progress: Progress,
     tail: bytes = b"",
     literals: tuple[str, ...] = (),
+    together: bool = True,
 ) -> Iterator[Record]:
     """`at`: when it was written, 0.0 where that says nothing of its lines; `tail`: its last bytes, where they are known."""
     begun = Head(file)
@@ -203,7 +218,9 @@ def _lines(  # noqa: PLR0917 - of this module alone
         return
     name, year = Path(path).name, None if at else year_of(begun.head + b"\n" + tail)
     if not holds_dump(begun.head.decode("utf-8", "replace")):
-        yield from log_records(begun, name, at, rank, year=year, read=progress.read, literals=literals)
+        yield from log_records(
+            begun, name, at, rank, year=year, read=progress.read, literals=literals, together=together
+        )
         return
     processes, more = processes_of_text(begun.whole(_LARGEST_PASTE).decode("utf-8", "replace"))
     if more:

@@ -43,6 +43,13 @@ class QuietLines(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class Moment(Observation):
+    """What follows in this record was written at `at`: a log on disk has thousands of moments in one record."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinesWritten(Observation):
     """The last lines that a rank wrote into a file of its own, at `written_at` by that file."""
 

@@ -24,6 +24,7 @@ from diag.model.observations import (
     LogLine,
     LossPrinted,
     MetricsLogged,
+    Moment,
     NcclPlainLines,
     Observation,
     PlainLines,
@@ -301,7 +302,7 @@ class FileFollower:
 def parse(record: Record) -> Iterator[Observation]:
     """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be
     PLAIN_RUN or PLAIN_LINES, which may have a third place, QUIET or QUIET_BAR; "first" is the number of the first line, where lines are
-    counted."""
+    counted; "times": of a log on disk, from which item on another time holds, and which."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
@@ -310,7 +311,10 @@ def parse(record: Record) -> Iterator[Observation]:
     first = payload.get("first")
     number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
     quiet: list[QuietLine] = []  # whose run is not given yet
-    for item in payload["lines"]:
+    times = dict(payload["times"]) if "times" in payload else {}
+    for place, item in enumerate(payload["lines"]):
+        if place in times:
+            yield Moment(None, times[place])
         if not (isinstance(item, (list, tuple)) and 2 <= len(item) <= 3 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is not [text, bar]", repr(item)[:200])
             continue

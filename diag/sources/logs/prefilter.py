@@ -56,6 +56,13 @@ ERRORS: tuple[str, ...] = (
     "incompatible_keys", "unbound", "not set", "free()", "malloc", "smashing", "received by PID", "unexpected EOF", "non-zero exit",
     "TERM_", "Process ", "NCCL WARN", '"ename"', '"evalue"', '"traceback"', *MARKS,
 )  # fmt: skip
+# Of NCCL at level INFO, which says so of what it does without, these are no errors:
+#   gpu-17:812:955 [3] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.
+_NCCL_INFO = b" NCCL INFO "
+_OFTEN = (
+    "ould not", "ailed", "nable to", "not found", "annot", "nsupported", "not support", "unavailable", "does not", "issing",
+    "not set",
+)  # fmt: skip
 # And forms of such, as they are in a shape: levels of glog (E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628]), numbers of
 # CANN's errors (EI0002: ...).
 _ERROR_FORMS = (rb"[EFC] ::\.", rb"\[[EFC] ", rb"\bE[A-Z][\]): ]", rb"\bERR[\]): ]")
@@ -122,6 +129,8 @@ class _Shapes:
         self._known: dict[bytes, Says] = {}
         self._facts = _any_of(_words())
         self._much = _any_of((*ERRORS, *literals), *_ERROR_FORMS)
+        errors = (word for word in ERRORS if word not in _OFTEN)
+        self._much_of_nccl = _any_of((*errors, *literals), *_ERROR_FORMS)
 
     def wanted(self, shapes: set[bytes]) -> dict[bytes, Says]:
         """Those that say something."""
@@ -141,7 +150,9 @@ class _Shapes:
     def _look(self, shapes: set[bytes]) -> dict[bytes, Says]:
         text = b"\n".join(shapes) + b"\n"
         found = dict.fromkeys(_lines_with(text, self._facts), Says.A_FACT)
-        found.update(dict.fromkeys(_lines_with(text, self._much), Says.MUCH))
+        for shape in _lines_with(text, self._much):
+            if _NCCL_INFO not in shape or self._much_of_nccl.search(shape) is not None:
+                found[shape] = Says.MUCH
         return found
 
 
