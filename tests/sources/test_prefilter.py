@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.detectors.findings import load
 from diag.engine.importers.log_import import LogImport
 from diag.engine.importers.log_reader import log_records
 from diag.engine.replay import replay_records
+from diag.knowledge.data_samples import MARKS
 from diag.model import Record
 from diag.model.observations import LogLine, NcclPlainLines, Observation, PlainLines, QuietLines
 from diag.outputs.report import report
@@ -83,6 +85,13 @@ def test_middle_of_a_long_run_is_left_out_of_the_record_of_a_live_job_and_counte
     assert whole.text.split("\n") == lines[20:]
     kept = short.text.split("\n")
     assert len(kept) < 400 and kept[:100] == lines[20:120] and "worker begins epoch 7" in kept
+
+
+def test_each_word_that_a_detector_looks_for_in_lines_is_one_of_an_error() -> None:
+    memory = [word for row in load("memory/lines.yaml").values() for word in row["words"]]
+    saves = [word for rows in load("checkpoint/lines.yaml").values() for row in rows for word in row["words"]]
+
+    assert [word for word in (*memory, *saves, *MARKS) if not any(error in word for error in ERRORS)] == []
 
 
 WORDED = st.sampled_from((*WORDS, *ERRORS, "fetched", " batch", "7", "  ", "é", "训", "x" * 2000))

@@ -54,9 +54,9 @@ _LEAST_LEFT_OUT = 100
 QUIET, QUIET_BAR = 4, 5
 _FORMS = 100  # of its middle one line of each shape stays: two runs are compared by what they print
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
-# One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is
-# counted.
-MAX_LINES_PER_RECORD = 2000
+# One record holds at most this many lines that are read, more than 256 KiB of the relay have unless they are very short: a
+# burst of 200 MB/s must not fill the journal. What is left out is counted.
+MAX_LINES_PER_RECORD = 8000
 # A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight
 # ranks.
 _REST_BYTES = 4 << 20

@@ -54,7 +54,7 @@ ERRORS: tuple[str, ...] = (
     "chedul", "allocate memory", "new thread", "shared memory", "/torch_", "/dev/shm", "open files", "Pytorch", "inline_container",
     "distributed checkpoint", "checkpoint format", "from checkpoint", "DP world size", "state_dict", "state dict", "Errno",
     "incompatible_keys", "unbound", "not set", "free()", "malloc", "smashing", "received by PID", "unexpected EOF", "non-zero exit",
-    "TERM_", "Process ", "NCCL WARN", '"ename"', '"evalue"', '"traceback"', *MARKS,
+    "TERM_", "Process ", "ibv_", "NCCL WARN", '"ename"', '"evalue"', '"traceback"', *MARKS,
 )  # fmt: skip
 # Of NCCL at level INFO, which says so of what it does without, these are no errors:
 #   gpu-17:812:955 [3] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.
