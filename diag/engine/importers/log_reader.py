@@ -17,7 +17,7 @@ from diag.sources.logs.output import SOURCE as OUTPUT
 
 _CHUNK = 1 << 20
 _EARLIEST = 1e8  # before it a clock only counts
-_LAST = 3  # lines of a run that mean nothing: one of them may have the time
+_LAST, _FURTHER = 3, 100  # lines of a run that means nothing, in which its time is looked for
 
 
 def log_records(
@@ -59,6 +59,12 @@ def _joined(records: Sequence[Record]) -> Record:
         lines += record.payload["lines"]
     first = records[0]
     return replace(first, payload={**first.payload, "lines": lines, "times": times})
+
+
+def _last_dated(run: str) -> list[str]:
+    """Any of a run's last lines may have the time; some further ones, where those have none."""
+    last = run.rsplit("\n", _LAST)[-_LAST:]
+    return last if any(line.count(":") >= 2 for line in last) else run.rsplit("\n", _FURTHER)[-_FURTHER:]
 
 
 def parted(record: Record) -> Iterator[Record]:
@@ -110,8 +116,7 @@ def _moments(payload: dict[str, Any], times: LineTimes) -> Iterator[tuple[float 
     for item in payload["lines"]:
         text, kind = item
         runs = kind in (PLAIN_RUN, PLAIN_LINES)
-        # Any of a run's last lines may have the time: each is read.
-        moved = [times.read(line) for line in (text.rsplit("\n", _LAST)[-_LAST:] if runs else (text,))]
+        moved = [times.read(line) for line in (_last_dated(text) if runs else (text,))]
         if any(moved) and lines:
             yield begins, {**payload, "lines": lines, "first": first}
             lines, first = [], number
