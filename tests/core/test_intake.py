@@ -30,7 +30,9 @@ class Hub:
 
     @property
     def lines(self) -> list[str]:
-        return [line for payload in self.payloads for text, _ in payload["lines"] for line in text.split("\n")]
+        return [
+            line for payload in self.payloads for text, _ in payload["lines"] for line in text.split("\n")
+        ]
 
 
 def chunks(count: int) -> list[bytes]:
@@ -86,10 +88,7 @@ def test_rest_of_a_ranks_own_file_is_read_from_near_its_end(tmp_path: Path) -> N
     log.write_bytes(b"".join(b"line %07d %s\n" % (number, b"x" * 500) for number in range(40_000)))
 
     lines = [
-        line
-        for payload in follower.read_rest()
-        for text, _ in payload["lines"]
-        for line in text.split("\n")
+        line for payload in follower.read_rest() for text, _ in payload["lines"] for line in text.split("\n")
     ]
 
     assert 7_000 < len(lines) < 8_400 and lines[-1].startswith("line 0039999")

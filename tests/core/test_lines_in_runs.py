@@ -114,7 +114,9 @@ def _cut(begin: int, count: int) -> list[str]:
 
 PIECES = st.one_of(
     st.builds(_cut, st.integers(0, len(captured_lines()) - 1), st.integers(1, 30)),
-    st.builds(lambda count: [f"worker fetched batch {number}" for number in range(count)], st.integers(1, 60)),
+    st.builds(
+        lambda count: [f"worker fetched batch {number}" for number in range(count)], st.integers(1, 60)
+    ),
     st.builds(
         lambda first, count: [
             f"{{'loss': {loss}, 'grad_norm': 1.5, 'learning_rate': 1e-05, 'epoch': 0.{first}}}"
@@ -140,5 +142,9 @@ def test_lines_of_many_logs_in_any_order_lead_to_the_same_live(data: bytes, size
 def test_lines_of_many_logs_in_any_order_lead_to_the_same_replayed(data: bytes) -> None:
     runs, each = replayed(data, each=False), replayed(data, each=True)
 
+    # a run whose last lines have no time is of the time of what follows it
+    for one in (runs, each):
+        one.document["job"].pop("at")
+        (one.document["log"] or {}).pop("ended", None)
     assert runs.document == each.document
     assert runs.changes == each.changes
