@@ -133,6 +133,7 @@ class Hub:
             run_dir.path if run_dir else None,
             stack_dir.resolve() if stack_dir else None,
             attached=attached,
+            literals=rules.literals,
         )
         self._next: dict[str, float] = {}
         self._mode = "normal"

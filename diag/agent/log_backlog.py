@@ -31,6 +31,7 @@ class Intake:
 
     put: Callable[[dict[str, Any], Callable[[], None]], None]
     left_out: Callable[[int], None]
+    literals: tuple[str, ...] = ()  # of rules: see LineAssembler
     most_bytes: int = _MOST_BYTES
     _assemblers: dict[str, LineAssembler] = field(default_factory=dict)
     _bytes: int = 0  # that wait to be read
@@ -59,10 +60,10 @@ class Intake:
 
     def _feed(self, stream: str, data: bytes, *, final: bool = False) -> None:
         tail, cut = self._tails.pop(stream, (b"", 0))
-        lines = self._assemblers.setdefault(stream, LineAssembler(stream))
+        lines = self._assemblers.setdefault(stream, self._assembler(stream))
         if cut:  # its unfinished line ended in what was left out, and the tail begins within another
             dropped = lines.dropped_lines
-            lines = self._assemblers[stream] = LineAssembler(stream)
+            lines = self._assemblers[stream] = self._assembler(stream)
             lines.dropped_lines = dropped
             tail = tail.partition(b"\n")[2]
             self._lines_left_out += cut
@@ -73,6 +74,9 @@ class Intake:
             self.put(payload, lambda: self._now_waiting(-size))
         if cut:
             self.left_out(self._lines_left_out)
+
+    def _assembler(self, stream: str) -> LineAssembler:
+        return LineAssembler(stream, runs=True, literals=self.literals)
 
     def _now_waiting(self, more: int) -> None:
         with self._lock:
@@ -91,16 +95,20 @@ class JobOutput:
         job_dir: Path | None,
         *,
         attached: bool,
+        literals: tuple[str, ...] = (),
     ) -> None:
         self._put = put
         self._host = host
         self._job_dir = job_dir
         self._home = job_dir or run_dir  # in which the job's own files are
         self._attached = attached
-        self._intake = Intake(lambda payload, then: self._put_lines(payload, None, then), self._left_out)
+        self._intake = Intake(
+            lambda payload, then: self._put_lines(payload, None, then), self._left_out, literals
+        )
         self._files = RankFiles(
             self._put_lines,
             lambda path, error: self._failed(f"{path.name} cannot be read: {error.strerror}"),
+            literals,
         )
 
     @property

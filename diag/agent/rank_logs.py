@@ -36,6 +36,7 @@ class RankFiles:
 
     put: Callable[[dict[str, Any] | None, int | None], None]
     lost: Callable[[Path, OSError], None]
+    literals: tuple[str, ...] = ()  # of rules: see LineAssembler
     _followers: dict[Path, tuple[int | None, FileFollower]] = field(default_factory=dict)
     _used: dict[Path, float] = field(default_factory=dict)  # when each was last named by a process, or grew
     _left_out: set[Path] = field(default_factory=set)
@@ -75,7 +76,7 @@ class RankFiles:
 
     def _open(self, path: Path, stream: str, pid: int, *, from_end: bool) -> FileFollower:
         if not pid:
-            return FileFollower(path, stream, from_end=from_end)
+            return FileFollower(path, stream, from_end=from_end, literals=self.literals)
         files = self._files_of(pid)
         name = files.inside(_THROUGH_ROOT.sub("", str(path), count=1))
 
@@ -85,7 +86,9 @@ class RankFiles:
 
         number = _DESCRIPTORS.get(stream.partition(":")[0])
         opened = None if files.plain or number is None else files.open_printed(number)
-        return FileFollower(path, stream, from_end=from_end, opened=opened, guarded=guarded)
+        return FileFollower(
+            path, stream, from_end=from_end, opened=opened, guarded=guarded, literals=self.literals
+        )
 
     def _files_of(self, pid: int) -> JobFiles:
         """Raises OSError when it is gone."""

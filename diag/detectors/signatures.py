@@ -14,7 +14,7 @@ from diag.detectors.echoed_errors import CASCADE, failed_soon, only_quoted
 from diag.detectors.last_words import CRASHES, exceptions
 from diag.detectors.memory.messages import format_phase
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
-from diag.model.observations import KernelLine, LogLine, NcclPlainLines, PlainLines, VersionSeen
+from diag.model.observations import KernelLine, LogLine, NcclPlainLines, PlainLines, QuietLines, VersionSeen
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
 from diag.text.units import format_ranks
@@ -44,7 +44,7 @@ class SignatureDetector(Detector):
     none, nor what it only printed (a sample of the data)."""
 
     name = "signatures"
-    listens = (LogLine, PlainLines, NcclPlainLines, KernelLine, StepMade, VersionSeen)
+    listens = (LogLine, PlainLines, QuietLines, NcclPlainLines, KernelLine, StepMade, VersionSeen)
 
     def __init__(self, rules: RuleSet | None = None) -> None:
         # late: whoever only names detectors needs no YAML, pydantic or RE2
@@ -57,12 +57,16 @@ class SignatureDetector(Detector):
         self._host_pids = False  # those of the kernel's log are those that diag sees
 
     def observe(
-        self, at: float, fact: LogLine | PlainLines | NcclPlainLines | KernelLine | StepMade | VersionSeen
+        self,
+        at: float,
+        fact: LogLine | PlainLines | QuietLines | NcclPlainLines | KernelLine | StepMade | VersionSeen,
     ) -> None:
         if isinstance(fact, LogLine):
             if not fact.bar:
                 self._reader.read(at, fact.rank, fact.text)
-        elif isinstance(fact, (PlainLines, NcclPlainLines)):
+        elif isinstance(fact, (PlainLines, QuietLines)):
+            self._reader.read_run(at, fact)
+        elif isinstance(fact, NcclPlainLines):
             for text in self._reader.rules.lines_in(fact.text):
                 self._reader.read(at, fact.rank, text)
         elif isinstance(fact, KernelLine):

@@ -56,7 +56,8 @@ from diag.knowledge.tracebacks import (
     behind_prefix,
 )
 from diag.model import JOB, Confidence, Evidence, Finding, Severity
-from diag.model.observations import LogLine
+from diag.model.observations import LogLine, PlainLines, QuietLines
+from diag.state.log import lines_of
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
 
@@ -84,7 +85,7 @@ class UnrecognisedFailureDetector(Detector):
     """
 
     name = "unrecognised-failure"
-    listens = (LogLine, StepMade)
+    listens = (LogLine, PlainLines, QuietLines, StepMade)
 
     def __init__(self) -> None:
         self._claims: list[Claim] = []
@@ -93,21 +94,43 @@ class UnrecognisedFailureDetector(Detector):
         self._samples = SampleTracker()
         self._last: Claim | None = None  # whose message may go on
         self._lines = 0
+        self._unread: dict[int | None, PlainLines | QuietLines] = {}  # the last run, until a line follows it
         self._steps: deque[int] = deque(maxlen=_WENT_ON_STEPS)
 
     # -- observing ---------------------------------------------------------------------------------------
 
-    def observe(self, at: float, fact: LogLine | StepMade) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines | StepMade) -> None:
         if isinstance(fact, StepMade):
             self._samples.over()
             self._steps.append(self._lines)
             if len(self._steps) == _WENT_ON_STEPS:
                 self._claims = [claim for claim in self._claims if claim.number > self._steps[0]]
             return
+        if isinstance(fact, (PlainLines, QuietLines)):
+            self._run(at, fact)
+            return
         self._lines += 1
         if fact.bar or not fact.text:
             return
-        if self._goes_on(fact):
+        if self._unread and (run := self._unread.pop(fact.rank, None)) is not None:
+            for text in run.last[-_ABOVE:]:
+                self._line(at, LogLine(run.rank, run.stream, text))
+        self._line(at, fact)
+
+    def _run(self, at: float, run: PlainLines | QuietLines) -> None:
+        """Nothing in it is a claim: it is read where it may belong to one, else the last of it, once a line follows."""
+        if self._open.get(run.rank) or self._samples.is_open(run.rank) or self._last is not None:
+            for line in lines_of(run):
+                self._lines += 1
+                if not line.bar:
+                    self._line(at, line)
+            return
+        self._lines += run.count
+        if run.rank in self._unread or len(self._unread) < _MOST_RANKS:
+            self._unread[run.rank] = run
+
+    def _line(self, at: float, fact: LogLine) -> None:
+        if not fact.text or self._goes_on(fact):
             return
         traceback = self._open.get(fact.rank)
         may = traceback is not None or self._samples.is_open(fact.rank) or may_begin(fact.text)

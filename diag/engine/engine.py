@@ -20,7 +20,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.relations import Precedence
 from diag.detectors.retry import retryable
 from diag.model import Change, ChangeKind, Finding, NotChecked, Record
-from diag.model.observations import Observation, Parser, Unparsed
+from diag.model.observations import Moment, Observation, Parser, Unparsed
 from diag.model.observations.base import Event, Listener, by_type
 from diag.state.job import JobState
 from diag.state.rank_view import STRONG
@@ -91,7 +91,10 @@ class Engine:
             self._dispatch(Unparsed(record.rank, record.source, "no parser of this name", ""))
             return changes
         for fact in parser(record):
-            self._dispatch(fact)
+            if type(fact) is Moment:
+                changes.extend(self.advance(fact.at))
+            else:
+                self._dispatch(fact)
         if self.job.urgent != self._urgent:  # the kernel kills before the next check would come
             self._urgent = self.job.urgent
             changes.extend(self._check(self.now))

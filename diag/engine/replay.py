@@ -37,7 +37,11 @@ def replay(
 
     Raises DiagError for a path that is nothing diag can read.
     """
-    evidence = Evidence(paths, progress)
+    if rules is None:
+        from diag.detectors.rules.load import packaged
+
+        rules = packaged()
+    evidence = Evidence(paths, progress, rules.literals)
     engine, changes = replay_records(evidence, rules)
     return engine, changes, evidence.notes
 
@@ -83,11 +87,15 @@ class Evidence:
     what could not be used behind the last. Iterating raises DiagError for what cannot be read, and where there is no
     record at all: that is not a healthy job."""
 
-    def __init__(self, paths: list[Path], progress: Progress | None = None) -> None:
+    def __init__(
+        self, paths: list[Path], progress: Progress | None = None, literals: tuple[str, ...] = ()
+    ) -> None:
+        """`literals`: words of the rules by which it will be judged."""
         self.notes: list[str] = []
         self.policy = ""
         self.parsers: Mapping[str, Parser] = PARSERS
         self._paths = paths
+        self._literals = literals
         self._path = paths[0]  # that is being read
         self._progress = progress or Progress(io.StringIO())  # no terminal
 
@@ -110,7 +118,7 @@ class Evidence:
 
     def _all(self) -> Iterator[Record]:
         if self._paths and all(map(_is_log, self._paths)):
-            logs = read_logs(self._paths, self.notes, self._progress)
+            logs = read_logs(self._paths, self.notes, self._progress, self._literals)
             self.policy, self.parsers = logs.policy, logs.parsers
             yield from logs
             return
@@ -124,7 +132,7 @@ class Evidence:
         elif str(path) != "-" and not path.exists():
             raise _missing(path)
         elif _is_log(path):  # beside evidence of other kinds; of a pipe as well, which can be read once only
-            yield from read_log(path, self.notes, self._progress)
+            yield from read_log(path, self.notes, self._progress, literals=self._literals)
         elif path.name.endswith(bundle.ENDINGS) or bundle.is_archive(path):
             reader = JournalReader([], self._progress.passed)
             yield from self._with_notes(reader, bundle.read_bundle(path, reader, self.notes, self._progress))

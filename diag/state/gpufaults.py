@@ -6,7 +6,15 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from diag.knowledge.xids import xid_of
-from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, LogLine, SxidReported, XidReported
+from diag.model.observations import (
+    CudaErrorRaised,
+    CudaOutOfMemory,
+    LogLine,
+    PlainLines,
+    QuietLines,
+    SxidReported,
+    XidReported,
+)
 from diag.state.reducer import AttemptBegan, Reducer, StepMade, takes
 
 # CudaErrorRaised.error of memory that ran out
@@ -78,7 +86,13 @@ class GpuFaults(Reducer):
 
     @takes(LogLine)
     def _line(self, at: float, fact: LogLine) -> None:
+        if type(fact) is not LogLine:
+            return  # it comes with its run
         self.pinned.read_line(fact)
+
+    @takes(PlainLines, QuietLines)
+    def _run(self, at: float, fact: PlainLines | QuietLines) -> None:
+        self.pinned.read_run(fact)
 
     @takes(SxidReported)
     def _sxid(self, at: float, fact: SxidReported) -> None:
@@ -170,6 +184,11 @@ class PinnedErrors:
     def read_line(self, line: LogLine) -> None:
         if not line.bar and (line.rank in self._lines or len(self._lines) < _MOST_RANKS):
             self._lines.setdefault(line.rank, deque(maxlen=_TRACEBACK_LINES)).append(line.text[:200])
+
+    def read_run(self, run: PlainLines | QuietLines) -> None:
+        if run.rank in self._lines or len(self._lines) < _MOST_RANKS:
+            kept = self._lines.setdefault(run.rank, deque(maxlen=_TRACEBACK_LINES))
+            kept.extend(text[:200] for text in run.last[-_TRACEBACK_LINES:])
 
     def take(self, at: float, error: CudaErrorRaised) -> bool:
         """Whether it was one; remembers the first of each rank."""

@@ -17,6 +17,7 @@ from diag.model.observations import (
     Observation,
     PhaseMarked,
     ProcessTree,
+    QuietLine,
     SaveFinished,
     SaveStarted,
     StackSample,
@@ -43,7 +44,7 @@ class JobState(JobView):
         # Each observation is taken in this order.
         self._reducers = (
             self.run, self.acts, self.log, self.sources, self.machine, self.network, self.nccl, self.nccl_processes,
-            self.cluster, self.ranks, self.learned, self.phases, self.progress, self.saves, self.silences, self.residence,
+            self.cluster, self.ranks, self.learned, self.phases, self.progress, self.points, self.saves, self.silences, self.residence,
             self.gpu_faults, self.gpu_past, self.program, self.own_logs, self.software, self.ray,
         )  # fmt: skip
         self._takers: dict[type, tuple[Callable[[float, Any], None], ...]] = {}  # by the type of the fact
@@ -59,7 +60,9 @@ class JobState(JobView):
         phase, line_at = self.phase, self.progress.log_moved_at
         self._tell(at, fact)
         # Of lines only one that shows a counter grown.
-        if type(fact) in _MOVES or (type(fact) is LogLine and self.progress.log_moved_at != line_at):
+        if type(fact) in _MOVES or (
+            type(fact) in (LogLine, QuietLine) and self.progress.log_moved_at != line_at
+        ):
             self._tell(at, self._taken(at, fact, phase))
         return self._events
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from diag.model.observations import Iteration, LinesWritten, LogLine, LogsEnded, PlainLines
+from diag.knowledge.log_prefix import without_outer
+from diag.model.observations import Iteration, LinesWritten, LogLine, LogsEnded, PlainLines, QuietLine
 from diag.state.counters import Counters, Grown, Series
 from diag.state.line_template import read
 from diag.state.ranks import TRAINING_ACTIVITIES, Ranks
@@ -63,7 +64,7 @@ class LearnedSteps(Reducer):
 
     # -- the log ------------------------------------------------------------------------------------------
 
-    @takes(LogLine)
+    @takes(LogLine, QuietLine)
     def _line(self, at: float, fact: LogLine) -> None:
         if self._trainer_known or fact.stream.startswith("nccl:"):
             return
@@ -75,8 +76,15 @@ class LearnedSteps(Reducer):
 
     @takes(PlainLines)
     def _plain_lines(self, at: float, fact: PlainLines) -> None:
-        if not self._trainer_known:
+        if self._trainer_known or fact.stream.startswith("nccl:"):
+            return
+        if fact.number:
             self._on_disk(at, fact.count, fact.last, fact.rank)
+            return
+        for text in fact.text.split("\n", _LOOKS)[:_LOOKS]:
+            if not self._has_time(int(at)):
+                return
+            self._look(at, without_outer(text), fact.rank)
 
     def _on_disk(self, at: float, count: int, last: tuple[str, ...], rank: int | None) -> None:
         """Of a log on disk the first lines of each some hundred are read, and at its end the last."""

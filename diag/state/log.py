@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
-from diag.model.observations import AttemptBegan, LogLine, LogsEnded, NcclPlainLines, PlainLines, VersionSeen
+from diag.knowledge.log_prefix import strip_outer
+from diag.model.observations import (
+    AttemptBegan,
+    LogLine,
+    LogsEnded,
+    NcclPlainLines,
+    PlainLines,
+    QuietLine,
+    QuietLines,
+    VersionSeen,
+)
 from diag.state.rank_view import TAIL_LINES
 from diag.state.reducer import Reducer, takes
+
+
+def lines_of(run: PlainLines | QuietLines) -> Iterator[LogLine]:
+    """Each by itself, for who is in the middle of something: a traceback that may go on."""
+    if isinstance(run, QuietLines):
+        yield from run.lines
+        return
+    for text in run.text.split("\n"):
+        outer = strip_outer(text)
+        part = outer.task if outer.local_rank is None else outer.local_rank
+        yield LogLine(run.rank, run.stream, outer.text, part=part)
 
 
 class Log(Reducer):
@@ -20,7 +42,7 @@ class Log(Reducer):
         self.ended: LogsEnded | None = None  # where plain logs were read to their end
         self.versions: dict[str, str] = {}  # of packages, as pip calls them
 
-    @takes(LogLine)
+    @takes(LogLine, QuietLine)
     def _line(self, at: float, fact: LogLine) -> None:
         here = (fact.stream, fact.number)
         if not fact.number or here != self._last:  # a bar, and what another process wrote behind it

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from diag.model.observations import LogLine, RunStarted
+from diag.knowledge.log_prefix import without_outer
+from diag.model.observations import LogLine, PlainLines, RunStarted
 from diag.state.line_template import BETWEEN, CLOCK
 from diag.state.rank import OWN_TRACE_SECONDS, RankState
 
@@ -52,10 +53,22 @@ class Printed:
         if fact.stream.startswith("nccl:"):
             return  # NCCL's own file: its threads write it, whatever the rank does
         self._shown = True
-        if not self._processes or not self._is_new(at, fact.text, rank):
+        self._text(at, fact.text, rank)
+
+    def lines(self, at: float, fact: PlainLines, rank: RankState | None) -> None:
+        """The same of a run of lines. Of more than are looked at in a second the others say nothing."""
+        if fact.stream.startswith("nccl:"):
+            return
+        self._shown = True
+        if self._processes:
+            for text in fact.text.split("\n", _LOOKS_PER_SECOND + 1)[: _LOOKS_PER_SECOND + 1]:
+                self._text(at, without_outer(text), rank)
+
+    def _text(self, at: float, text: str, rank: RankState | None) -> None:
+        if not self._processes or not self._is_new(at, text, rank):
             return
         if rank is None:
-            self._new.append((at, len(fact.text)))
+            self._new.append((at, len(text)))
         elif at - rank.asked_at > OWN_TRACE_SECONDS:
             rank.see_move(PRINTED, at)
 

@@ -25,7 +25,9 @@ from diag.model.observations import (
     NcclPlainLines,
     NodeDigest,
     Observation,
+    PlainLines,
     ProcessTree,
+    QuietLine,
     RankDigest,
     RankExited,
     RankFound,
@@ -319,16 +321,18 @@ class Ranks(Reducer, Mapping[int, RankView]):
 
     # -- what is read of a rank ---------------------------------------------------------------------------
 
-    @takes(LogLine)
+    @takes(LogLine, QuietLine)
     def _line(self, at: float, fact: LogLine) -> None:
         rank = self._of(fact)
         self._printed.line(at, fact, rank)
         if rank is not None and not fact.bar:
             rank.tail.append(fact.text)
 
-    @takes(NcclPlainLines)
-    def _plain_lines(self, at: float, fact: NcclPlainLines) -> None:
+    @takes(NcclPlainLines, PlainLines)
+    def _plain_lines(self, at: float, fact: NcclPlainLines | PlainLines) -> None:
         rank = self._of(fact)
+        if isinstance(fact, PlainLines):
+            self._printed.lines(at, fact, rank)
         if rank is not None:
             rank.tail.extend(fact.last)
 

@@ -20,6 +20,7 @@ from diag.state.ncclprocesses import NcclProcesses, NcclState
 from diag.state.network import NetworkState
 from diag.state.own_logs import OwnLogs
 from diag.state.phases import Phases
+from diag.state.points import Points
 from diag.state.program import Program
 from diag.state.progress import Progress
 from diag.state.rank_view import RankView
@@ -50,6 +51,7 @@ class JobView:
         self.ranks: Final = Ranks(self.cluster, tell)  # the ranks and their processes
         self.phases: Final = Phases(self.ranks, tell)  # where in its life the job is
         self.progress: Final = Progress(self.run, self.cluster, self.phases, tell)  # its steps
+        self.points: Final = Points(tell)  # the numbers of its steps
         self.learned: Final = LearnedSteps(self.ranks, tell)  # which counter of its log counts them
         self.saves: Final = Saves(self.run, self.phases, self.progress)  # its checkpoints
         self.silences: Final = Silences()  # how long it stood still and went on

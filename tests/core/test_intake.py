@@ -18,7 +18,7 @@ class Hub:
         self.payloads: list[dict[str, Any]] = []
         self.told: list[int] = []
         self._when_read: list[Callable[[], None]] = []
-        self.intake = Intake(self._put, self.told.append, most_bytes)
+        self.intake = Intake(self._put, self.told.append, most_bytes=most_bytes)
 
     def _put(self, payload: dict[str, Any], then: Callable[[], None]) -> None:
         self.payloads.append(payload)
@@ -30,7 +30,9 @@ class Hub:
 
     @property
     def lines(self) -> list[str]:
-        return [text for payload in self.payloads for text, _ in payload["lines"]]
+        return [
+            line for payload in self.payloads for text, _ in payload["lines"] for line in text.split("\n")
+        ]
 
 
 def chunks(count: int) -> list[bytes]:
@@ -85,7 +87,9 @@ def test_rest_of_a_ranks_own_file_is_read_from_near_its_end(tmp_path: Path) -> N
     follower = FileFollower(log, "stdout")
     log.write_bytes(b"".join(b"line %07d %s\n" % (number, b"x" * 500) for number in range(40_000)))
 
-    lines = [text for payload in follower.read_rest() for text, _ in payload["lines"]]
+    lines = [
+        line for payload in follower.read_rest() for text, _ in payload["lines"] for line in text.split("\n")
+    ]
 
     assert 7_000 < len(lines) < 8_400 and lines[-1].startswith("line 0039999")
     assert all(len(line) == 513 for line in lines)

@@ -333,7 +333,7 @@ def test_log_on_disk_is_read_to_its_last_step() -> None:
 
     run = tuple(f"step {number} loss {next(loss)}" for number in range(1, 200))
     state = JobState()
-    state.observe(1000.0, PlainLines(None, "train.log", len(run), run, "\n".join(run)))
+    state.observe(1000.0, PlainLines(None, "train.log", len(run), run, "\n".join(run), 1))
     assert state.iteration == 199
 
 

@@ -12,7 +12,7 @@ from diag.model.observations import (
     SaveFinished,
     SaveStarted,
 )
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from diag.state.job import JobState
 from diag.state.saves import SaveLog
 

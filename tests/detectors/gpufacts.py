@@ -14,7 +14,7 @@ from diag.model.observations import (
     NvlinkSeen,
     XidReported,
 )
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from tests.facts import Story, pid_of
 
 GIB = 1 << 30

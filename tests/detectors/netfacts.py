@@ -15,7 +15,7 @@ from diag.model.observations import (
     RdmaPort,
     RdmaPortsSeen,
 )
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from tests.facts import Story, pid_of
 
 # NCCL 2.28.9, two H200 that NCCL took for two nodes, 2026-11-20; the addresses of the world's communicator differ by process.

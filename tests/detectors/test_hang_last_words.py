@@ -8,7 +8,7 @@ import pytest
 
 from diag.model.observations import ChildEnded, Iteration, KernelLine, LogLine, ThreadStack
 from diag.model.observations.waits import Party, ProcessWaits, ThreadWait, Wait, WaitsRead
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from tests.detectors.test_hang import steady
 from tests.facts import ALL_REDUCE, SLEEP, TRAIN, WORKER, Story, frames, pid_of, process, stack, tree
 

@@ -17,7 +17,7 @@ from diag.model.observations import (
     SaveFinished,
     SourceFailed,
 )
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from tests.facts import TRAIN, Story, stack
 
 # CPython 3.11, 2026-11-23

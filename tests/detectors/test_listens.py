@@ -16,7 +16,6 @@ from diag.detectors import make_detectors
 from diag.detectors.cluster import make_job_detectors
 from diag.detectors.log_end import LogEndDetector
 from diag.detectors.relations import Precedence
-from diag.detectors.training.numbers import PointReader
 from diag.engine.engine import Engine
 from diag.engine.importers.line_index import LineIndex
 from diag.model import Finding, NotChecked, Record, observations
@@ -107,16 +106,11 @@ def test_detector_says_what_it_listens_to_once_each_and_no_family_of_facts(detec
     assert [kind for kind in detector.listens if kind in (Observation, observations.NcclFact)] == []
 
 
-def test_lines_of_known_trainers_are_heard_only_by_who_reads_their_numbers() -> None:
-    """That a step was made is `StepMade`, whoever reported it."""
+def test_lines_of_known_trainers_are_heard_by_no_detector() -> None:
+    """That a step was made is `StepMade`, its numbers are a `Point`, whoever reported them."""
     hear = {name for name, one in LISTENERS.items() if Iteration in getattr(one, "listens", ())}
 
-    read = {
-        name
-        for name, one in LISTENERS.items()
-        if any(isinstance(part, PointReader) for part in (one, *_parts(one)))
-    }
-    assert hear == read
+    assert hear == set()
 
 
 class Notes:

@@ -8,7 +8,7 @@ import pytest
 
 from diag.model import Severity
 from diag.model.observations import Iteration, LimitsSeen, Observation
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from tests.detectors.netfacts import (
     INFINIBAND,
     SOCKETS,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from diag.model.observations import RunEnded
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from tests.facts import Story
 
 # Dolly's users, 2023; torch 2.13; CPython: as they stand in data sets of programming questions, one line each

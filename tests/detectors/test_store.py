@@ -11,7 +11,7 @@ from diag.engine.engine import Engine
 from diag.model import Confidence, Finding, Record, Severity
 from diag.model.observations import Interrupted, Iteration, RunEnded, RunStarted
 from diag.sources.collectives import store
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from diag.sources.parsers import PARSERS
 from tests.facts import Story
 

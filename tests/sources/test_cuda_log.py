@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model.observations import CudaErrorRaised, CudaOutOfMemory, Observation
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "gpu" / "cuda_failures.txt"
 GIB, MIB = 1 << 30, 1 << 20

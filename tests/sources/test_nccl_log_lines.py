@@ -21,7 +21,7 @@ from diag.model.observations import (
     Observation,
     VerbsDriverMissing,
 )
-from diag.sources.logs import nccl_log, output
+from diag.sources.logs import line_facts, nccl_log, output
 from diag.sources.logs.output import PLAIN_RUN, LineAssembler
 from tests.labs.bench.nccl_log import job_log
 
@@ -254,7 +254,7 @@ def test_driver_that_libibverbs_cannot_load_is_told() -> None:
     )
     older = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0"
 
-    found = [list(output.read_text(line, "stderr", 1))[1:] for line in (text, older)]
+    found = [list(line_facts.read_text(line, "stderr", 1))[1:] for line in (text, older)]
 
     assert found == [[VerbsDriverMissing(1, "libmlx5-rdmav34.so", text)], [VerbsDriverMissing(1, "", older)]]
 

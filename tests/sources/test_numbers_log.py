@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.model.observations import LogLine, LossScaleReduced, NonFiniteReported, Observation
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 from diag.sources.logs.printed import numbers_of
 
 

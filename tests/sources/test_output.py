@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from diag.model import Record
 from diag.model.observations import Iteration, LogLine, Observation, Unparsed
-from diag.sources.logs import output
+from diag.sources.logs import line_facts, output
 from diag.sources.logs.output import MAX_LINE_CHARS, MAX_LINES_PER_RECORD, FileFollower, LineAssembler
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
@@ -404,7 +404,7 @@ def test_line_made_to_be_slow_is_read_in_a_moment(text: str, bar: int) -> None:
     ],
 )
 def test_what_another_writes_behind_a_bar_is_a_line_of_its_own(bar: str, behind: str) -> None:
-    lines = [fact for fact in output.read_text(bar + behind, "out", None) if isinstance(fact, LogLine)]
+    lines = [fact for fact in line_facts.read_text(bar + behind, "out", None) if isinstance(fact, LogLine)]
 
     assert [(line.text, line.bar) for line in lines] == [(bar, True), (behind, False)]
 
@@ -415,6 +415,6 @@ def test_what_a_bar_shows_behind_itself_is_its_own() -> None:
         "Epoch 1:  38%|###8      | 3/8 [00:00<00:01,  3.31it/s, v_num=0]",
         "commit [4f2a]fixes it [too]late",
     ):
-        assert [fact.text for fact in output.read_text(text, "out", None) if isinstance(fact, LogLine)] == [
-            text
-        ]
+        assert [
+            fact.text for fact in line_facts.read_text(text, "out", None) if isinstance(fact, LogLine)
+        ] == [text]

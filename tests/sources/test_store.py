@@ -19,7 +19,7 @@ from diag.model import Record
 from diag.model.observations import StoreTried, StoreWaited
 from diag.sources.collectives import store
 from diag.sources.host.process_tree import Tree
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

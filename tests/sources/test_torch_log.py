@@ -8,7 +8,7 @@ import pytest
 
 from diag.model.observations import Observation, WorkerFailureReported, WorkerNamed
 from diag.sources.logs import line_forms
-from diag.sources.logs.output import read_text
+from diag.sources.logs.line_facts import read_text
 
 LOGS = Path(__file__).parents[1] / "captures" / "logs"
 

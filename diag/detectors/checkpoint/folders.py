@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from diag.detectors.checkpoint.lines import QuotedLines
 from diag.detectors.contract import Detector
-from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine
+from diag.model.observations import CheckpointFolder, CheckpointsSeen, LogLine, PlainLines, QuietLines
 from diag.state.saves import Save
 from diag.state.view import JobView
 
@@ -135,13 +135,13 @@ class Folders:
 class FolderDetector(Detector):
     """One that finds folders, and lines of the log about them."""
 
-    listens = (CheckpointsSeen, LogLine)
+    listens = (CheckpointsSeen, LogLine, PlainLines, QuietLines)
 
     def __init__(self) -> None:
         self._folders = Folders()
         self._lines = QuotedLines(self.name)
 
-    def observe(self, at: float, fact: CheckpointsSeen | LogLine) -> None:
+    def observe(self, at: float, fact: CheckpointsSeen | LogLine | PlainLines | QuietLines) -> None:
         if isinstance(fact, CheckpointsSeen):
             self._folders.observe(at, fact)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -14,12 +14,13 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
 from diag.detectors.findings import finding, load, row, who
 from diag.model import Confidence, Evidence, Finding, Severity
-from diag.model.observations import LogLine
+from diag.model.observations import LogLine, PlainLines, QuietLines
 from diag.state.view import JobView
 from diag.text.words import has_any
 
 _MOST = 64
 _MOST_RANKS = 4096
+_ABOVE = 8  # lines: the frames of a traceback
 _NEAR_SECONDS = 5.0  # between a traceback's frames and its last line
 _BEFORE_DEATH_SECONDS = 120.0  # ranks that fail wait for each other, then torchelastic ends them
 
@@ -84,7 +85,10 @@ class QuotedLines:
         self._above: dict[int | None, deque[str]] = {}
         self.found: list[QuotedLine] = []
 
-    def observe(self, at: float, fact: LogLine) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
+        if isinstance(fact, (PlainLines, QuietLines)):
+            self._keep_above(fact.rank, fact.last[-_ABOVE:])
+            return
         if fact.bar:
             return
         text = fact.text
@@ -105,9 +109,12 @@ class QuotedLines:
         traced = saving or is_traced(self._above.get(fact.rank, ()))
         self.found.append(QuotedLine(at, rank, text, rule.cause, match, saving, traced, rule.ends_with_0))
 
-    def _keep_context(self, at: float, rank: int | None, text: str) -> None:
+    def _keep_above(self, rank: int | None, lines: Iterable[str]) -> None:
         if rank in self._above or len(self._above) < _MOST_RANKS:
-            self._above.setdefault(rank, deque(maxlen=8)).append(text)
+            self._above.setdefault(rank, deque(maxlen=_ABOVE)).extend(lines)
+
+    def _keep_context(self, at: float, rank: int | None, text: str) -> None:
+        self._keep_above(rank, (text,))
         if 'File "' in text and _SAVE_FRAME.search(text):
             self._frames[rank] = at
         elif "(RANK " in text and (named := _OF_RANK.search(text)):
@@ -118,12 +125,12 @@ class LineDetector(Detector):
     """One that finds its lines, and needs nothing else to be handed."""
 
     without: ClassVar[tuple[str, ...]] = ()
-    listens = (LogLine,)
+    listens = (LogLine, PlainLines, QuietLines)
 
     def __init__(self) -> None:
         self._lines = QuotedLines(self.name, self.without)
 
-    def observe(self, at: float, fact: LogLine) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
         self._lines.observe(at, fact)
 
 

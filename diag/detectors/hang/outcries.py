@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from diag.detectors.last_words import native
 from diag.knowledge.tracebacks import FRAME, OF_LAUNCHER, PLACE, PREFIX
-from diag.model.observations import Frame, KernelLine, LogLine, ProcessTree
+from diag.model.observations import Frame, KernelLine, LogLine, PlainLines, ProcessTree, QuietLines
+from diag.state.log import lines_of
 
 # CPython 3.8-3.14, threading.excepthook and multiprocessing.Process._bootstrap, each above its traceback:
 #   Exception in thread Thread-3 (upload):
@@ -83,7 +84,7 @@ class _Block:
 class Outcries:
     """Reads each line of output once: a line of no traceback costs a few searches of a word."""
 
-    listens = (LogLine, ProcessTree, KernelLine)
+    listens = (LogLine, PlainLines, QuietLines, ProcessTree, KernelLine)
 
     def __init__(self) -> None:
         self._seen: deque[Outcry] = deque(maxlen=_KEPT)
@@ -94,12 +95,18 @@ class Outcries:
     def __iter__(self) -> Iterator[Outcry]:
         return iter(self._seen)
 
-    def observe(self, at: float, fact: LogLine | ProcessTree | KernelLine) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines | ProcessTree | KernelLine) -> None:
         if isinstance(fact, ProcessTree):
             self._read(at, fact)
         elif isinstance(fact, KernelLine):
             if fact.host_pids and (died := _death(fact.text)) is not None:
                 self._seen.append(Outcry(at, -1, "kernel", str(died[0]), died[1], 0))
+        elif isinstance(fact, (PlainLines, QuietLines)):
+            for line in lines_of(fact) if self._blocks else ():  # a traceback that may go on
+                if not line.bar:
+                    self._line(at, (line.rank, line.stream), PREFIX.sub("", line.text[:_READ]))
+                if not self._blocks:
+                    return
         elif not fact.bar and (self._blocks or _may_begin(fact.text)):
             self._line(at, (fact.rank, fact.stream), PREFIX.sub("", fact.text[:_READ]))
 

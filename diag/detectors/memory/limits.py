@@ -11,7 +11,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, is_traced, only_quoted
 from diag.detectors.findings import LinePattern, Lines, finding, on_ranks, quoted, ranks_of, since_of
 from diag.model import Confidence, Finding, NotChecked, Severity
-from diag.model.observations import LogLine, SharedMemory
+from diag.model.observations import LogLine, PlainLines, QuietLines, SharedMemory
 from diag.state.rank_view import RankView
 from diag.state.view import JobView
 from diag.text.units import format_bytes, format_ranks
@@ -25,6 +25,7 @@ _SHM_AMPLE_BYTES, _SHM_AMPLE_RATIO = 1 << 30, 0.80
 _DISK_FULL_BYTES = 16 << 20  # same as disk-full
 _BUS_ERROR_CODE = 128 + signal.SIGBUS  # as a shell between the launcher and the rank passes it on
 _FD_NEARLY_FULL = 0.90
+_ABOVE = 8  # lines: the frames of a traceback
 
 
 class _FirstLine:
@@ -37,11 +38,13 @@ class _FirstLine:
         # the last that may be in the data as well
         self._last: dict[int | None, tuple[float, str]] = {}
 
-    def observe(self, at: float, fact: LogLine) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
+        if isinstance(fact, (PlainLines, QuietLines)):
+            self._keep(fact.rank, fact.last[-_ABOVE:])
+            return
         if fact.bar:
             return
-        if fact.rank in self._above or len(self._above) < 4096:
-            self._above.setdefault(fact.rank, deque(maxlen=8)).append(fact.text)
+        self._keep(fact.rank, (fact.text,))
         if not self._pattern.matches(fact.text):
             return
         sure = fact.text.startswith(("[rank", "ERROR: Unexpected bus error")) or " NCCL WARN " in fact.text
@@ -50,6 +53,10 @@ class _FirstLine:
             self._sure.setdefault(fact.rank, (at, fact.text))
         elif fact.rank in self._last or len(self._last) < 64:
             self._last[fact.rank] = (at, fact.text)
+
+    def _keep(self, rank: int | None, lines: Iterable[str]) -> None:
+        if rank in self._above or len(self._above) < 4096:
+            self._above.setdefault(rank, deque(maxlen=_ABOVE)).extend(lines)
 
     def hits(self, job: JobView, *, likely: bool = False) -> Lines:
         """A line alone counts where a rank failed soon after it, and not of something else, or where more
@@ -79,15 +86,15 @@ class _Seen:
 
 class ShmDetector(Detector):
     name = "shm-too-small"
-    listens = (LogLine, SharedMemory)
+    listens = (LogLine, PlainLines, QuietLines, SharedMemory)
 
     def __init__(self) -> None:
         self._lines = _FirstLine("shared_memory")
         self._guesses = _FirstLine("bus_error")
         self._highest: dict[int, float] = {}  # by rank, the share that was used
 
-    def observe(self, at: float, fact: LogLine | SharedMemory) -> None:
-        if isinstance(fact, LogLine):
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines | SharedMemory) -> None:
+        if isinstance(fact, (LogLine, PlainLines, QuietLines)):
             self._lines.observe(at, fact)
             self._guesses.observe(at, fact)
         elif fact.rank is not None and fact.size_bytes:
@@ -164,12 +171,12 @@ class ShmDetector(Detector):
 
 class FdLimitDetector(Detector):
     name = "fd-limit"
-    listens = (LogLine,)
+    listens = (LogLine, PlainLines, QuietLines)
 
     def __init__(self) -> None:
         self._lines = _FirstLine("open_files")
 
-    def observe(self, at: float, fact: LogLine) -> None:
+    def observe(self, at: float, fact: LogLine | PlainLines | QuietLines) -> None:
         self._lines.observe(at, fact)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from diag.detectors.rules.ruleset import RuleSet
+from diag.detectors.rules.ruleset import LONGEST, RuleSet
 from diag.detectors.rules.schema import Rule
 from diag.knowledge.data_samples import SampleTracker, may_begin
-from diag.knowledge.log_prefix import message_of
+from diag.knowledge.log_prefix import message_of, without_outer
 from diag.knowledge.tracebacks import FRAME, NOT_ITS_END, behind_prefix
+from diag.model.observations import PlainLines, QuietLines
+from diag.state.log import lines_of
 
 # Lines that are kept above the newest: a frame, its source and carets, a message of several lines.
 _ABOVE = 12
@@ -88,6 +90,36 @@ class LogReader:
         above.append(text)
         if over:
             self._ignored.discard(rank)
+
+    def read_run(self, at: float, run: PlainLines | QuietLines) -> None:
+        """Of lines that no reader has a word for those that a rule has one for, each with what stands above it."""
+        rank = run.rank
+        if self._samples.is_open(rank) or rank in self._ignored:
+            for line in lines_of(run):
+                if not line.bar:
+                    self.read(at, rank, line.text)
+            return
+        above = self._above.get(rank)
+        if above is None:
+            if len(self._above) >= _MOST_RANKS:
+                return
+            above = self._above[rank] = deque(maxlen=_ABOVE)
+        bare: Callable[[str], str] = str
+        if isinstance(run, QuietLines):
+            whole = "\n".join(line.text for line in run.lines if not line.bar)
+        else:
+            whole, bare = run.text, without_outer
+        told = set(self.rules.lines_in(whole))
+        if told:
+            lines, done = whole.split("\n"), 0
+            for place, text in enumerate(lines):
+                if text[:LONGEST] in told:
+                    above.extend(map(bare, lines[max(done, place - _ABOVE) : place]))
+                    self.read(at, rank, bare(text))
+                    done = place + 1
+            above.extend(map(bare, lines[max(done, len(lines) - _ABOVE) :]))
+        else:
+            above.extend(run.last[-_ABOVE:])
 
     def _judge(
         self, at: float, rank: int | None, text: str, candidates: list[int], above: deque[str]

@@ -16,7 +16,7 @@ from diag.detectors.rules.schema import Pattern, Rule
 
 _MEMORY = 64 << 20  # of the automaton: with RE2's 8 MiB some hundred literals make it forget states, and slow
 _NEVER = r"\b\B"
-_LONGEST = 4096  # characters of a line that are read: what matters is at its beginning
+LONGEST = 4096  # characters of a line that are read: what matters is at its beginning
 
 
 def _options(memory: int = 8 << 20) -> Any:
@@ -99,21 +99,21 @@ class RuleSet:
         while (match := self._any.search(data, at)) is not None:
             begin, end = data.rfind(b"\n", 0, match.start()) + 1, data.find(b"\n", match.end())
             end = len(data) if end < 0 else end
-            yield data[begin : min(end, begin + _LONGEST)].decode("utf-8", "replace")
+            yield data[begin : min(end, begin + LONGEST)].decode("utf-8", "replace")
             at = end
 
     def candidates(self, text: str) -> list[int]:
         """Numbers of the literals that are in a line: a microsecond or two. Nearly always none."""
         if self._set is None:
             return []
-        return self._set.Match(text[:_LONGEST].encode("utf-8", "replace")) or []
+        return self._set.Match(text[:LONGEST].encode("utf-8", "replace")) or []
 
     def find(self, candidates: Sequence[int], message: str) -> list[Match]:
         """Patterns that a line is for, by its candidates and its message: the line without its prefixes."""
         if not candidates:
             return []
         # half of a surrogate pair is no text to RE2
-        message = message[:_LONGEST].encode("utf-8", "replace").decode()
+        message = message[:LONGEST].encode("utf-8", "replace").decode()
         found = []
         for number in candidates:
             for one in self._of_literal[number]:

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from diag.detectors.findings import finding
-from diag.detectors.training.numbers import LossDetector, Point, digits, format_iteration
+from diag.detectors.training.numbers import LossDetector, digits
 from diag.model import Finding, Severity
+from diag.state.points import Point, format_iteration
 from diag.state.view import JobView
 
 _LN_2 = math.log(2)  # the sigmoid loss of DPO where policy and reference agree: where each run begins

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from diag.detectors.findings import finding
-from diag.detectors.training.numbers import LossDetector, Point, digits, format_iteration
+from diag.detectors.training.numbers import LossDetector, digits
 from diag.model import Finding
 from diag.state.exact import fisher
+from diag.state.points import Point, format_iteration
 from diag.state.view import JobView
 
 _TRAILING, _LEAST_TRAILING = 50, 20
@@ -55,9 +56,12 @@ class LossSpikeDetector(LossDetector):
         self._before.append(point)
 
     def _is_high(self, loss: float) -> bool:
+        # nearly all are below one of the last few already, and so below any limit
+        if self._before and loss <= 1.2 * (self._before[-1].loss or 0.0):
+            return False
         values = [point.loss for point in self._before if point.loss is not None]
         if loss <= 1.2 * max(values):
-            return False  # below any limit
+            return False
         self._usual = statistics.median(values)
         spread = 1.4826 * statistics.median(abs(value - self._usual) for value in values)
         self._limit = max(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from diag.detectors.training.numbers import Point
 from diag.knowledge.loss_line import loss_of, may_tell
 from diag.model.observations import AttemptBegan, LossPrinted, PlainLines
+from diag.state.points import Point
 
 HEALED = 3  # finite values after which one that was not is taken for a step that was left out
 _MOST_FORMS = 32  # of lines: a trainer has one or two

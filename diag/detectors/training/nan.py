@@ -8,7 +8,7 @@ from diag.detectors.contract import Detector
 from diag.detectors.echoed_errors import failed_soon, only_quoted
 from diag.detectors.findings import finding, row, who
 from diag.detectors.training.losses import HEALED, Losses, PrintedLosses
-from diag.detectors.training.numbers import Numbers, Point, PointReader, digits, format_iteration
+from diag.detectors.training.numbers import digits
 from diag.knowledge.flags import ranks_of_one_batch
 from diag.model import Confidence, Evidence, Finding
 from diag.model.observations import (
@@ -19,6 +19,7 @@ from diag.model.observations import (
     PlainLines,
     RankFound,
 )
+from diag.state.points import Point, format_iteration
 from diag.state.view import JobView
 
 _FEW_LINES = 20  # an excerpt, of which a single line counts. Ours.
@@ -29,10 +30,9 @@ _WATCHED_SECONDS = 10.0  # ranks that report so soon after the first: who was fi
 
 class LossNanDetector(Detector):
     name = "loss-nan"
-    listens = (*PointReader.listens, NonFiniteReported, RankFound, LossPrinted, PlainLines, AttemptBegan)
+    listens = (Point, NonFiniteReported, RankFound, LossPrinted, PlainLines, AttemptBegan)
 
     def __init__(self) -> None:
-        self._reader = PointReader()
         self._losses = Losses()
         self._printed = PrintedLosses()
         self._checks = _ReportedByChecks("loss")
@@ -40,7 +40,7 @@ class LossNanDetector(Detector):
     def observe(
         self,
         at: float,
-        fact: Numbers | NonFiniteReported | RankFound | LossPrinted | PlainLines | AttemptBegan,
+        fact: Point | NonFiniteReported | RankFound | LossPrinted | PlainLines | AttemptBegan,
     ) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
             self._checks.observe(at, fact)
@@ -48,10 +48,9 @@ class LossNanDetector(Detector):
         if isinstance(fact, (LossPrinted, PlainLines, AttemptBegan)):
             self._printed.observe(at, fact)
             return
-        point = self._reader.observe(at, fact)
-        if point is not None and point.loss is not None:
-            self._checks.step(at, good=point.finite_loss)
-            self._losses.add(point)
+        if fact.loss is not None:
+            self._checks.step(at, good=fact.finite_loss)
+            self._losses.add(fact)
 
     def check(self, now: float, job: JobView) -> Iterator[Finding]:
         losses, checks, guessed = self._losses, self._checks.heard(job), None
@@ -84,26 +83,23 @@ class LossNanDetector(Detector):
 
 class GradNanDetector(Detector):
     name = "grad-nan"
-    listens = (*PointReader.listens, LossScaleReduced, NonFiniteReported, RankFound)
+    listens = (Point, LossScaleReduced, NonFiniteReported, RankFound)
 
     def __init__(self) -> None:
-        self._reader = PointReader()
         self._row: list[Point] = []  # the first of those that are bad, in a row up to now
         self._length = 0
         self._before: Point | None = None
         self._scaled = False
         self._checks = _ReportedByChecks("grad")
 
-    def observe(self, at: float, fact: Numbers | LossScaleReduced | NonFiniteReported | RankFound) -> None:
+    def observe(self, at: float, fact: Point | LossScaleReduced | NonFiniteReported | RankFound) -> None:
         if isinstance(fact, (NonFiniteReported, RankFound)):
             self._checks.observe(at, fact)
             return
         if isinstance(fact, LossScaleReduced):
             self._scaled = True
             return
-        point = self._reader.observe(at, fact)
-        if point is None:
-            return
+        point = fact
         self._checks.step(at, good=not point.bad_grad and (point.loss is None or point.finite_loss))
         self._scaled |= (point.scale or 0.0) > 1
         if point.bad_grad:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from diag.detectors.contract import Detector
 from diag.detectors.findings import finding
-from diag.detectors.training.numbers import Numbers, Point, PointReader, digits
+from diag.detectors.training.numbers import digits
 from diag.model import Evidence, Finding, Severity
 from diag.model.observations import LossScaleReduced
+from diag.state.points import Point
 from diag.state.view import JobView
 
 # Dynamic scales begin at 2^16 (DeepSpeed, torch) or 2^32 (Megatron-LM) and halve until the gradients fit: 20
@@ -22,10 +23,9 @@ _MINIMUM = 1.0
 
 class Fp16OverflowDetector(Detector):
     name = "fp16-overflow"
-    listens = (LossScaleReduced, *PointReader.listens)
+    listens = (LossScaleReduced, Point)
 
     def __init__(self) -> None:
-        self._reader = PointReader()
         self._iteration = 0
         self._first_iteration: int | None = None
         self._lost: deque[tuple[int, float]] = deque(maxlen=256)  # iteration, steps skipped
@@ -37,7 +37,7 @@ class Fp16OverflowDetector(Detector):
         self._since: float | None = None
         self._total = 0.0
 
-    def observe(self, at: float, fact: LossScaleReduced | Numbers) -> None:
+    def observe(self, at: float, fact: LossScaleReduced | Point) -> None:
         if isinstance(fact, LossScaleReduced):
             if fact.at_minimum:
                 self._ended = self._ended or (at, fact)
@@ -46,9 +46,7 @@ class Fp16OverflowDetector(Detector):
                 self._scale = fact.reduced if fact.reduced is not None else self._scale
                 self._highest = max(self._highest, self._scale or 0.0)
         else:
-            point = self._reader.observe(at, fact)
-            if point is not None:
-                self._see(at, point)
+            self._see(at, fact)
 
     def _see(self, at: float, point: Point) -> None:
         before = self._iteration

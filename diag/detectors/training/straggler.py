@@ -153,6 +153,8 @@ class StragglerDetector(Detector):
             self._verdict = None
 
     def _find(self, at: float) -> StragglerVerdict | None:
+        if not (self._places or self._looks.stacks or self._looks.gpus):
+            return None  # a log alone
         stages = self._stages()
         if stages is None:
             return None

@@ -14,10 +14,19 @@ from diag.engine.comparing.facts import facts
 from diag.engine.engine import Engine
 from diag.engine.replay import Evidence
 from diag.model import Finding
-from diag.model.observations import Iteration, LogLine, LossPrinted, MetricsLogged, Observation
+from diag.model.observations import (
+    Iteration,
+    LogLine,
+    LossPrinted,
+    MetricsLogged,
+    Observation,
+    PlainLines,
+    QuietLine,
+)
 from diag.model.observations.base import Event
 from diag.sources.parsers import PARSERS
 from diag.state.line_template import BETWEEN, CLOCK
+from diag.state.log import lines_of
 from diag.state.view import JobView
 from diag.text.progress_line import Progress
 
@@ -75,7 +84,14 @@ class _Listener:
     """Keeps what the job's own lines say; reports nothing."""
 
     name = "comparison"
-    listens: tuple[type[Observation | Event], ...] = (LogLine, Iteration, MetricsLogged, LossPrinted)
+    listens: tuple[type[Observation | Event], ...] = (
+        LogLine,
+        QuietLine,
+        PlainLines,
+        Iteration,
+        MetricsLogged,
+        LossPrinted,
+    )
 
     def __init__(self) -> None:
         self.forms: dict[str, str] = {}
@@ -85,8 +101,11 @@ class _Listener:
 
     def observe(self, at: float, fact: Observation) -> None:
         if isinstance(fact, LogLine):
-            if not fact.bar and len(self.forms) < _MOST_FORMS and (found := form(fact.text)):
-                self.forms.setdefault(found, fact.text.rstrip())
+            if not fact.bar:
+                self._form(fact.text)
+        elif isinstance(fact, PlainLines):
+            for line in lines_of(fact):
+                self._form(line.text)
         elif isinstance(fact, Iteration):
             self._step = fact.iteration
             self._numbers(dict(fact.metrics))
@@ -95,6 +114,10 @@ class _Listener:
         elif isinstance(fact, LossPrinted) and fact.step is not None:
             self._step = fact.step
             self._numbers({"loss": fact.loss})
+
+    def _form(self, text: str) -> None:
+        if len(self.forms) < _MOST_FORMS and (found := form(text)):
+            self.forms.setdefault(found, text.rstrip())
 
     def _numbers(self, metrics: dict[str, float]) -> None:
         """Of the step that was told last."""

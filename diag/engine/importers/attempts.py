@@ -15,7 +15,7 @@ from diag.engine.importers.tracebacks import EXCEPTION, TRACEBACK
 from diag.knowledge.log_prefix import message_of, without_outer
 from diag.knowledge.tracebacks import CHAIN, ENDED
 from diag.model import Record
-from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN
+from diag.sources.logs.output import PLAIN_LINES, PLAIN_RUN, QUIET
 
 _OPENING = 6  # lines that an attempt is known again by
 _WATCHED = 2000  # lines in which an opening must not come again by itself: it would be a loop's
@@ -58,29 +58,33 @@ class Attempts:
         items: list[list[Any]] = record.payload["lines"]
         first = number = record.payload.get("first") or 0
         piece: list[list[Any]] = []
+        begin = place = 0  # of the piece's first item, and of this one
         before: Before | None = None
-        for text, kind in items:
+        for place, (text, kind) in enumerate(items):
             run = kind in (PLAIN_RUN, PLAIN_LINES)
-            if run and not self._end and self._number > _WATCHED:
+            is_line = run or kind in (0, QUIET)
+            if kind and kind != 1 and not self._end and self._number > _WATCHED:
                 piece.append([text, kind])
-                number += text.count("\n") + 1
-                self._read += text.count("\n") + 1
+                count = text.count("\n") + 1
+                number += count if is_line else 0
+                self._read += count
                 continue
             lines = text.split("\n") if run else [text]
             done = 0
             for at, line in enumerate(lines):
-                if (run or not kind) and self._opens(line):
+                if is_line and self._opens(line):
                     if done < at:
                         piece.append(["\n".join(lines[done:at]), kind])
                     if piece:
-                        yield before, _part(record, piece, first)
+                        yield before, _part(record, piece, first, begin)
+                    begin = place
                     before, self._end = Before(self._read, self._end[:_MOST_CHARS]), ""
                     piece, done, first = [], at, number + at
                 self._read += 1
             piece.append(["\n".join(lines[done:]) if done else text, kind])
-            number += len(lines) if run or not kind else 0
+            number += len(lines) if is_line else 0
         if piece:
-            yield before, _part(record, piece, first)
+            yield before, _part(record, piece, first, begin)
 
     def _opens(self, line: str) -> bool:
         """Whether the next attempt may begin with this line."""
@@ -137,6 +141,12 @@ def _may_end(line: str) -> bool:
     )
 
 
-def _part(record: Record, lines: list[list[Any]], first: int) -> Record:
+def _part(record: Record, lines: list[list[Any]], first: int, begin: int) -> Record:
+    """`begin`: where its first item was in the record."""
     payload = {**record.payload, "lines": lines}
-    return replace(record, payload={**payload, "first": first} if first else payload)
+    at = record.at
+    if "times" in payload:
+        at = next((then for place, then in reversed(payload["times"]) if place <= begin), at)
+        later = ((place - begin, then) for place, then in payload["times"] if place > begin)
+        payload["times"] = [[place, then] for place, then in later if place < len(lines)]
+    return replace(record, payload={**payload, "first": first} if first else payload, at=at)

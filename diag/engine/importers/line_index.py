@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from diag.detectors.contract import Detector
 from diag.model import Finding
-from diag.model.observations import LogLine
+from diag.model.observations import LogLine, QuietLine
 from diag.state.view import JobView
 
 _MOST = 50_000  # lines that are remembered: the last
@@ -18,12 +18,12 @@ class LineIndex(Detector):
     """Given facts like a detector that finds nothing."""
 
     name = "line-index"
-    listens = (LogLine,)
+    listens = (LogLine, QuietLine)
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, int]] = {}
 
-    def observe(self, at: float, fact: LogLine) -> None:
+    def observe(self, at: float, fact: LogLine | QuietLine) -> None:
         if not fact.number or fact.bar or any(mark in fact.text for mark in _STEPS):
             return
         key = fact.text.strip()[:_KEY]

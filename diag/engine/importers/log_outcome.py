@@ -19,6 +19,7 @@ from diag.engine.importers.tracebacks import (
     MOST_LINES,
     NOT_FATAL,
     TRACEBACK,
+    USUAL_LEVELS,
     Raised,
     by_launcher,
     goes_on,
@@ -46,14 +47,17 @@ from diag.model.observations import (
     NcclLine,
     Observation,
     PhaseMarked,
+    PlainLines,
+    QuietLine,
     SaveStarted,
     WorkerFailureReported,
     WorkerNamed,
 )
 from diag.sources.host import exits
 from diag.sources.host import run as run_source
+from diag.state.log import lines_of
 from diag.text.units import EARLIEST_DATED
-from diag.text.words import has_any
+from diag.text.words import ShapeWords, has_any
 
 # ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
 _WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
@@ -109,6 +113,13 @@ _LAUNCHERS = (
 )
 
 
+# One of these is in each line without an error that tells of the job.
+_OF_THE_JOB = ShapeWords(
+    "world_size", _ROOT, _ASKED, '"run_st', " CANCELLED AT ", "job killed", *_DONE_WORDS,
+    *(mark for _, marks in _LAUNCHERS for mark in marks),
+)  # fmt: skip
+
+
 class LogOutcome:
     """Given the facts of all lines in order; `records` are what a watched run would have had behind them."""
 
@@ -152,8 +163,10 @@ class LogOutcome:
 
     def observe(self, at: float, fact: Observation) -> None:
         kind = type(fact)
-        if kind is LogLine:
+        if kind is LogLine or kind is QuietLine:
             self._line(at, fact)  # type: ignore[arg-type]
+        elif kind is PlainLines:
+            self._run(at, fact)  # type: ignore[arg-type]
         elif isinstance(fact, _PROGRESS):
             self._progressed(at, fact)
         elif isinstance(fact, PhaseMarked):
@@ -188,6 +201,10 @@ class LogOutcome:
             self._continue(self._open[who], who, text)
         elif who is None and None in self.raised and goes_on(text):
             self.raised[None].caught = True
+        if isinstance(line, QuietLine) and not _OF_THE_JOB.may_be_in(line.shape):
+            self._untroubled += 1  # no trouble is in it
+            self._before = text or self._before
+            return
         if "Traceback" in text and TRACEBACK.match(text) and not NOT_ITS_END.search(self._before):
             self._traceback(at, text, who)
         elif text[:1] in "FtKSBA[>-*" or ": line " in text:
@@ -197,6 +214,17 @@ class LogOutcome:
         if len(text) < 300 and has_any(text, _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
             self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
+
+    def _run(self, at: float, run: PlainLines) -> None:
+        waits = run.rank is None and None in self.raised and not self.raised[None].caught
+        if run.rank in self._open or (waits and has_any(run.text, USUAL_LEVELS)):
+            for line in lines_of(run):
+                self._line(at, line)
+            return
+        last = replace(run, text="\n".join(run.text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]))
+        for line in lines_of(last):
+            self._line(at, line)
+        self._untroubled += max(0, run.count - _LAST_LINES)
 
     def _say(self, part: int | None, text: str) -> None:
         said = self._said.get(part)

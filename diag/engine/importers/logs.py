@@ -11,7 +11,8 @@ from diag.engine.importers.log_reader import payloads
 from diag.engine.importers.stall_duration import LogClock, epoch_of
 from diag.model import Record
 from diag.sources.gpu.cuda_log import DUMP
-from diag.sources.logs.output import PLAIN_RUN, LineAssembler, read_text
+from diag.sources.logs.line_facts import read_text
+from diag.sources.logs.output import PLAIN_RUN, LineAssembler
 from diag.sources.logs.output import SOURCE as OUTPUT
 
 

@@ -13,15 +13,15 @@ from dataclasses import replace
 
 from diag.detectors.contract import Detector
 from diag.engine.importers.line_index import LineIndex
-from diag.engine.importers.tracebacks import goes_on
+from diag.engine.importers.tracebacks import USUAL_LEVELS, goes_on
 from diag.knowledge.tracebacks import BY_SCHEDULER
 from diag.model import Confidence, Finding, Severity
-from diag.model.observations import LogLine, MetricsLogged, PlainLines
+from diag.model.observations import LogLine, MetricsLogged, PlainLines, QuietLine
 from diag.state.reducer import StepMade
 from diag.state.view import JobView
+from diag.text.words import ShapeWords
 
-_USUAL_LEVELS = ("INFO", "DEBUG", "[I", "I0", "I1")  # one of these is in each line that `goes_on` is true for
-_USUAL_RUN = 20  # lines in one piece that no reader cares about: the program's ordinary output. Ours.
+_USUAL_RUN = 30  # lines in one piece that no reader cares about: the program's ordinary output. Ours.
 _UNKNOWN = "whether the job ended of it, the log does not tell"
 _WENT_ON = "the program went on after it"
 _STEPS = 2  # a peer may report one more step after a rank has raised
@@ -31,7 +31,7 @@ class SeenAlone(Detector):
     """Given facts like a detector that finds nothing; `weigh` is for the findings of the others."""
 
     name = "seen-alone"
-    listens = (LogLine, PlainLines, MetricsLogged, StepMade)
+    listens = (LogLine, QuietLine, PlainLines, MetricsLogged, StepMade)
 
     def __init__(self, lines: LineIndex) -> None:
         self._index = lines
@@ -40,7 +40,7 @@ class SeenAlone(Detector):
         self._ended: set[str] = set()  # streams in which a scheduler has said that it ended the job
         self._steps: deque[tuple[str, int]] = deque(maxlen=_STEPS)
 
-    def observe(self, at: float, fact: LogLine | PlainLines | MetricsLogged | StepMade) -> None:
+    def observe(self, at: float, fact: LogLine | QuietLine | PlainLines | MetricsLogged | StepMade) -> None:
         if isinstance(fact, (MetricsLogged, StepMade)):
             if self._last not in self._steps:  # one line may tell of both
                 self._steps.append(self._last)
@@ -52,7 +52,7 @@ class SeenAlone(Detector):
             if " CANCELLED AT " in fact.text or "job killed" in fact.text:
                 if BY_SCHEDULER.search(fact.text):
                     self._ended.add(fact.stream)
-            elif fact.stream not in self._ended and not fact.bar and _is_usual(fact.text):
+            elif fact.stream not in self._ended and not fact.bar and _is_usual(fact):
                 self._usual[fact.stream] = fact.number
 
     def check(self, now: float, job: JobView) -> Iterable[Finding]:
@@ -82,5 +82,10 @@ class SeenAlone(Detector):
         return "", 0
 
 
-def _is_usual(text: str) -> bool:
-    return any(level in text for level in _USUAL_LEVELS) and goes_on(text)
+_USUAL = ShapeWords(*USUAL_LEVELS)
+
+
+def _is_usual(line: LogLine) -> bool:
+    if isinstance(line, QuietLine) and not _USUAL.may_be_in(line.shape):
+        return False
+    return any(level in line.text for level in USUAL_LEVELS) and goes_on(line.text)

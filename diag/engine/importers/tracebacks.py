@@ -57,6 +57,9 @@ class Raised:
         return any(frame in line for line in self.lines for frame in _FRAMES_OF_LAUNCHERS)
 
 
+USUAL_LEVELS = ("INFO", "DEBUG", "[I", "I0", "I1")  # one of these is in each line that `goes_on` is true for
+
+
 def goes_on(text: str) -> bool:
     """Whether the program itself logs something usual: what launchers say when they end its peers is of level
     INFO too.

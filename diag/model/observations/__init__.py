@@ -43,7 +43,7 @@ _FACTS = {
         CudaErrorRaised GpuDumpStarted GpuKernel GpuKernels
     """,
     "log": """
-        LogLine LinesWritten LastLines PlainLines KernelLine PhaseMarked EpochStarted Iteration StepsPlanned
+        LogLine LinesWritten LastLines PlainLines QuietLine QuietLines Moment KernelLine PhaseMarked EpochStarted Iteration StepsPlanned
         BarMoved MetricsLogged SaveStarted SaveFinished SavesBehind LayoutReported LossScaleReduced
         NonFiniteReported VersionSeen LossPrinted
     """,

@@ -21,6 +21,35 @@ class LogLine(Observation):
 
 
 @dataclass(frozen=True, slots=True)
+class QuietLine(LogLine):
+    """One that has a word of some parser, and none that anybody looks for in lines: who counts lines, or keeps the last
+    that were printed, hears of it. All others take it from `QuietLines`. `shape`: the text without digits."""
+
+    shape: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class QuietLines(Observation):
+    """Behind the facts of some such lines in a row: all of them, for who keeps the lines above an error. `last`: the texts
+    of the last, without bars."""
+
+    stream: str
+    lines: tuple[QuietLine, ...]
+    last: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment(Observation):
+    """What follows in this record was written at `at`: a log on disk has thousands of moments in one record."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinesWritten(Observation):
     """The last lines that a rank wrote into a file of its own, at `written_at` by that file. `pid`: of a process that it
     waits for, 0 for its own."""
@@ -43,14 +72,18 @@ class LastLines(Observation):
 
 @dataclass(frozen=True, slots=True)
 class PlainLines(Observation):
-    """`count` lines in a row without a word that any reader knows. A log on disk gives them in place of a
-    `LogLine` each; `last` are the last of them as they are, `text` is all of them: a rule may know a word
-    that no reader does."""
+    """`count` lines in a row without a word that any reader knows, in place of a `LogLine` each. `last` are the last of
+    them, without what containers and launchers put before them; `text` is all of them as they are: a rule may know a word
+    that no reader does. Of a live job the middle of a long run, which has no rule's word, is not in `text`. `number`: of the
+    first in its file, 0 where lines are not counted.
+
+    Who keeps the lines above an error takes them from `last`."""
 
     stream: str
     count: int
     last: tuple[str, ...]
     text: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,30 +6,30 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import itertools
 import os
-import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from diag.knowledge import loss_line
-from diag.knowledge.log_prefix import strip_outer
+from diag.knowledge.log_prefix import without_outer
 from diag.launch.launchers.secrets import hidden_in_lines
 from diag.model import Record
 from diag.model.observations import (
-    Iteration,
     LogLine,
-    LossPrinted,
-    MetricsLogged,
+    Moment,
     NcclPlainLines,
     Observation,
     PlainLines,
+    QuietLine,
+    QuietLines,
     Unparsed,
 )
-from diag.sources.gpu import cuda_log
-from diag.sources.logs import line_forms, nccl_log, swift_log, trainer_log
-from diag.sources.logs.prefilter import plain_lines
+from diag.sources.logs import nccl_log
+from diag.sources.logs.line_facts import read_text
+from diag.sources.logs.prefilter import LineFilter, Says
+from diag.text.words import shape_of
 
 SOURCE = "output"
 
@@ -38,45 +38,44 @@ MAX_LINE_CHARS = 64 * 1024
 # In place of a line's "is a bar": the item holds several lines of NCCL that have no fact, separated by line
 # feeds.
 PLAIN_RUN = 2
-# The same of lines without a word that any reader knows (a log on disk only: see `prefilter`).
+# The same of lines without a word that any reader knows (see `prefilter`). Where it is not a log on disk, the middle of a
+# long run is left out of the record: a third place of the item has how many lines those are.
 PLAIN_LINES = 3
+_FIRST_LINES = 100  # kept of such a run: twice what is looked at for something new in a second (`Printed`, `LearnedSteps`)
+_LEAST_LEFT_OUT = 100
+# A line, or a bar, that only parsers want (`Says.A_FACT`).
+QUIET, QUIET_BAR = 4, 5
+_FORMS = 100  # of its middle one line of each shape stays: two runs are compared by what they print
 _LAST_LINES = 200  # so many lines of a rank are shown (rankstate.TAIL_LINES)
-# One record holds at most this many lines: a burst of 200 MB/s must not fill the journal. What is left out is
-# counted.
-MAX_LINES_PER_RECORD = 2000
+# One record holds at most this many lines that are read, more than 256 KiB of the relay have unless they are very short: a
+# burst of 200 MB/s must not fill the journal. What is left out is counted.
+MAX_LINES_PER_RECORD = 8000
 # A rank's own file is read to its end when the job has ended: at most so much of it. Ours: a second for eight
 # ranks.
 _REST_BYTES = 4 << 20
-# Nobody ends a bar's line before an exception comes, or another process writes (tqdm 4.66, CPython 3.11, 2026-11-23;
-# tqdm without a total; Slurm 24):
-#    38%|███▊      | 3/8 [00:00<00:01,  3.31it/s]Traceback (most recent call last):
-#   29948it [35:34,  7.00s/it]slurmstepd: error: *** JOB 4711 ON gpu-17 CANCELLED AT 2026-11-20T22:48:19 ***
-_COUNT = r"[.\d]{1,15}[kMGT]?"
-_BEHIND_BAR = re.compile(
-    rf"(?:%\|[^|\n]{{0,400}}\| {{0,12}}{_COUNT}/{_COUNT}|\b{_COUNT}it)(?: \[[^\]\n]{{0,300}}\])? {{0,4}}"
-    r"((?<=\])[A-Za-z\[](?!.{0,400}%\|).*|(?:\[rank\d{1,6}\]: ?)?(?:Traceback \(most recent|terminate called "
-    r"|Fatal Python error: |(?:\w{1,100}\.){0,12}[A-Z]\w{0,100}(?:Error|Exception|Interrupt|Exit|Iteration)\b).*)"
-)
-
-
-# torch 2.4-2.13 prefix each line of an uncaught exception and of the C++ log with the rank:
-#   [rank1]: RuntimeError: DataLoader worker (pid 20352) is killed by signal: Killed.
-#   [rank1]:[W1120 22:48:19.163027360 WorkerServer.cpp:155] [c10d] Server listening to TCP :::0
-# torchrun --tee prefixes with the role and the LOCAL rank ([default1]:), which is not a rank: not taken.
-_RANK_PREFIX = re.compile(r"^\[rank(\d{1,6})\]:")
 
 
 class LineAssembler:
     """Turns a byte stream into payloads of whole lines. Non-UTF-8 bytes become \\xNN, secrets that are known
     by their form ***; nothing raises.
 
-    `whole`: of a log on disk no line is dropped, lines are counted, and runs of those that have no fact stay
-    in one piece.
+    `whole`: of a log on disk no line is dropped, and lines are counted. `runs`: those that nobody has a word for stay in
+    one piece; `literals` are words of rules. Where those are known, and it is no log on disk, the middle of such a piece is
+    left out.
     """
 
-    def __init__(self, stream: str, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        stream: str,
+        *,
+        whole: bool = False,
+        runs: bool = False,
+        literals: tuple[str, ...] = (),
+    ) -> None:
         self.stream = stream
         self.whole = whole
+        self._filter = LineFilter(literals) if runs else None
+        self._short = bool(literals) and not whole
         self.lines = 0  # that are complete, where they are counted
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._rest = ""
@@ -117,7 +116,7 @@ class LineAssembler:
             half = MAX_LINES_PER_RECORD // 2
             middle = lines[half:-half]
             # what NCCL says comes once
-            kept = [item for item in middle if item[1] == PLAIN_RUN or " NCCL " in item[0]]
+            kept = [item for item in middle if item[1] in (PLAIN_RUN, PLAIN_LINES) or " NCCL " in item[0]]
             payload["dropped"] = len(middle) - len(kept)
             self.dropped_lines += len(middle) - len(kept)
             lines = [*lines[:half], *kept, *lines[-half:]]
@@ -137,15 +136,27 @@ class LineAssembler:
             self._add_some(lines, text[at:])
 
     def _add_some(self, lines: list[list[Any]], text: str) -> None:
-        at = 0
-        if self.whole and not self._cut:
-            for begin, end in plain_lines(text):
-                if begin > at:
-                    self._add_each(lines, text[at : begin - 1])
-                lines.append([text[begin : end - 1], PLAIN_LINES])
-                at = end
-        if at < len(text):
-            self._add_each(lines, text[at:-1])
+        if self._filter is None or self._cut:
+            self._add_each(lines, text[:-1])
+            return
+        for says, count, piece in self._filter.parts(text):
+            if says is Says.NOTHING:
+                lines.append(self._run(piece, count))
+                continue
+            begin = len(lines)
+            self._add_each(lines, piece)
+            if says is Says.A_FACT:
+                lines[begin:] = [[line, QUIET_BAR if bar else QUIET] for line, bar in lines[begin:]]
+
+    def _run(self, text: str, count: int) -> list[Any]:
+        left_out = count - _FIRST_LINES - _LAST_LINES
+        if not self._short or left_out < _LEAST_LEFT_OUT:
+            return [text, PLAIN_LINES]
+        lines = text.split("\n")
+        middle = lines[_FIRST_LINES:-_LAST_LINES]
+        forms = list({shape_of(line): line for line in middle}.values())[:_FORMS]
+        kept = (*lines[:_FIRST_LINES], *forms, *lines[-_LAST_LINES:])
+        return ["\n".join(kept), PLAIN_LINES, count - len(kept)]
 
     def _add_each(self, lines: list[list[Any]], text: str) -> None:
         for piece in text.split("\n"):
@@ -185,12 +196,14 @@ class FileFollower:
         from_end: bool = False,
         opened: int | None = None,
         guarded: Callable[[], int | None] = lambda: None,
+        literals: tuple[str, ...] = (),
     ) -> None:
         """`opened`: the file, where it is open already. `guarded` opens it by its name where the job has
-        fewer rights than we have (`JobFiles`), None where it has the same."""
+        fewer rights than we have (`JobFiles`), None where it has the same. `literals`: see LineAssembler."""
         self.path = path
         self._guarded = guarded
-        self._lines = LineAssembler(stream)
+        self._literals = literals
+        self._lines = LineAssembler(stream, runs=True, literals=literals)
         self._file = io.FileIO(opened) if opened is not None else self._open(self._guarded())
         self._offset = self._file.seek(0, 2) if from_end else 0
 
@@ -229,7 +242,7 @@ class FileFollower:
         size = self._file.seek(0, 2)
         if size - self._offset > _REST_BYTES:
             self._offset = size - _REST_BYTES
-            self._lines = LineAssembler(self._lines.stream)
+            self._lines = LineAssembler(self._lines.stream, runs=True, literals=self._literals)
             self._file.seek(self._offset)
             self._offset += len(self._file.readline(MAX_LINE_CHARS))  # it begins within a line
         while True:
@@ -264,7 +277,8 @@ class FileFollower:
 
 def parse(record: Record) -> Iterator[Observation]:
     """Payload: {"stream": str, "lines": [[text, is_bar], ...], "dropped": int?, "first": int?}; is_bar may be
-    PLAIN_RUN or PLAIN_LINES; "first" is the number of the first line, where lines are counted."""
+    PLAIN_RUN or PLAIN_LINES, which may have a third place, QUIET or QUIET_BAR; "first" is the number of the first line, where lines are
+    counted; "times": of a log on disk, from which item on another time holds, and which."""
     payload = record.payload
     if not isinstance(payload, dict) or not isinstance(payload.get("lines"), list):
         yield Unparsed(record.rank, SOURCE, "no list of lines", repr(payload)[:200])
@@ -272,21 +286,59 @@ def parse(record: Record) -> Iterator[Observation]:
     stream = str(payload.get("stream", ""))
     first = payload.get("first")
     number = first if isinstance(first, int) and 0 < first < 1 << 62 else 0
-    for item in payload["lines"]:
-        if not (isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str)):
+    quiet: list[QuietLine] = []  # whose run is not given yet
+    times = dict(payload["times"]) if "times" in payload else {}
+    for place, item in enumerate(payload["lines"]):
+        if place in times:
+            yield Moment(None, times[place])
+        if not (isinstance(item, (list, tuple)) and 2 <= len(item) <= 3 and isinstance(item[0], str)):
             yield Unparsed(record.rank, SOURCE, "a line that is not [text, bar]", repr(item)[:200])
             continue
         kind = item[1]
+        if quiet and kind not in _IN_QUIET_RUNS:
+            yield from _quiet_runs(quiet)
+            quiet.clear()
         if kind in (PLAIN_RUN, PLAIN_LINES):
-            run = (plain_run if kind == PLAIN_RUN else _plain_lines)(item[0], stream, record.rank)
+            left_out = item[2] if len(item) == 3 and type(item[2]) is int and 0 < item[2] < 1 << 32 else 0
+            run = (
+                plain_run(item[0], stream, record.rank)
+                if kind == PLAIN_RUN
+                else _plain_lines(item[0], stream, record.rank, number, left_out)
+            )
             yield run
             number += run.count if number else 0
             continue
+        bar = bool(kind) and kind != QUIET
         # Ours are short; those of a stranger's capture need not be.
-        yield from read_text(
-            item[0][: 2 * MAX_LINE_CHARS], stream, record.rank, bar=bool(kind), number=number
+        found = read_text(
+            item[0][: 2 * MAX_LINE_CHARS],
+            stream,
+            record.rank,
+            bar=bar,
+            number=number,
+            line=QuietLine if kind in _QUIET else LogLine,
         )
-        number += 1 if number and not kind else 0
+        for fact in found:
+            if type(fact) is QuietLine:
+                quiet.append(fact)
+            yield fact
+        number += 1 if number and not bar else 0
+    yield from _quiet_runs(quiet)
+
+
+_ABOVE = 16  # more than anybody keeps of what stands above an error
+_QUIET = (QUIET, QUIET_BAR)
+_IN_QUIET_RUNS = (QUIET, QUIET_BAR, PLAIN_RUN)
+
+
+def _quiet_runs(lines: Sequence[QuietLine]) -> Iterator[QuietLines]:
+    """One of each rank."""
+    of: dict[tuple[int | None, str], list[QuietLine]] = {}
+    for line in lines:
+        of.setdefault((line.rank, line.stream), []).append(line)
+    for (rank, stream), own in of.items():
+        last = itertools.islice((line.text for line in reversed(own) if not line.bar), _ABOVE)
+        yield QuietLines(rank, stream, tuple(own), tuple(last)[::-1])
 
 
 def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
@@ -296,51 +348,8 @@ def plain_run(text: str, stream: str, rank: int | None) -> NcclPlainLines:
     )
 
 
-def _plain_lines(text: str, stream: str, rank: int | None) -> PlainLines:
+def _plain_lines(text: str, stream: str, rank: int | None, number: int, left_out: int) -> PlainLines:
+    count = text.count("\n") + 1
     last = text.rsplit("\n", _LAST_LINES)[-_LAST_LINES:]
-    return PlainLines(rank, stream, text.count("\n") + 1, tuple(line[:MAX_LINE_CHARS] for line in last), text)
-
-
-def read_text(
-    text: str, stream: str, rank: int | None, *, bar: bool = False, number: int = 0
-) -> Iterable[Observation]:
-    """All facts of one line, the line itself first, without what containers and launchers put before it."""
-    outer = strip_outer(text)
-    text, part = outer.text, outer.task if outer.local_rank is None else outer.local_rank
-    behind = _BEHIND_BAR.search(text) if not bar and ("%|" in text or "it [" in text) else None
-    if behind:
-        yield from read_text(text[: behind.start(1)], stream, rank, bar=True, number=number)
-        text = behind[1]
-    if text.startswith("[rank") and (named := _RANK_PREFIX.match(text)):
-        rank = int(named[1])
-    yield LogLine(rank, stream, text, bar, number, part)
-    if bar:
-        yield from _of_trainers(
-            (*swift_log.read_bar(text, rank), *trainer_log.read_bar(text, rank)), text, rank
-        )
-        return
-    if "NCCL " in text and "ProcessGroupNCCL" not in text and (of_nccl := nccl_log.read_line(text, rank)):
-        yield from of_nccl
-        if "Cuda failure" in text:
-            yield from cuda_log.read_line(text, rank)
-        return
-    if "libibverbs: Warning: " in text:
-        missing = nccl_log.driver_missing(text, rank)
-        if missing is not None:
-            yield missing
-            return
-    yield from _of_trainers(
-        (*swift_log.read_line(text, rank), *trainer_log.read_line(text, rank)), text, rank
-    )
-    yield from line_forms.read_line(text, rank)
-    if cuda_log.may_tell(text):
-        yield from cuda_log.read_line(text, rank)
-
-
-def _of_trainers(known: tuple[Observation, ...], text: str, rank: int | None) -> Iterator[Observation]:
-    """What the readers of known trainers make of the line, and its loss where they know none."""
-    yield from known
-    if loss_line.may_tell(text) and not any(isinstance(fact, (Iteration, MetricsLogged)) for fact in known):
-        loss = loss_line.loss_of(text)
-        if loss is not None:
-            yield LossPrinted(rank, *loss, text)
+    bare = tuple(without_outer(line[: 2 * MAX_LINE_CHARS]) for line in last)
+    return PlainLines(rank, stream, count + left_out, bare, text, number)

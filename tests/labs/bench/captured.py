@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["FAILED", "captured_lines", "training_log"]
+__all__ = ["FAILED", "captured_lines", "healthy_nccl_lines", "training_log"]
 
 _LOGS = Path(__file__).resolve().parents[2] / "captures" / "logs"
 _HEALTHY = (
@@ -35,15 +35,17 @@ def captured_lines() -> tuple[str, ...]:
     )
 
 
+def healthy_nccl_lines() -> list[str]:
+    """What NCCL says of one rank's start, at level INFO."""
+    lines = (_LOGS / "nccl" / "healthy_rank0.log").read_text().splitlines()
+    return [line for line in lines if " NCCL INFO " in line]
+
+
 def training_log(size: int) -> Iterator[bytes]:
     """At least `size` bytes, some MB at a time: jobs as captured, then steps whose numbers go on, what jobs
     print between them, and at the end the failure that torchelastic tells."""
     head = [line for name in _HEALTHY for line in (_LOGS / name).read_text("utf-8", "replace").splitlines()]
-    nccl = [
-        line
-        for line in (_LOGS / "nccl" / "healthy_rank0.log").read_text().splitlines()
-        if " NCCL INFO " in line
-    ]
+    nccl = healthy_nccl_lines()
     steps = [line for line in head if _STEP.search(line)]
     between = [line for line in head if not _STEP.search(line)]
     made = step = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from diag.state.stack_digest import merge, spans_of
-from tests.labs.bench import asleep, captured, history, scale, stats, table, target
+from tests.labs.bench import asleep, captured, history, log_kinds, scale, stats, table, target
 from tests.labs.bench.missed import EXPLAINED
 from tests.labs.bench.stats import Interval, Step
 
@@ -31,6 +31,14 @@ MACHINE = {
     "quick": False,
     "load_meanwhile": [0.5, 1.5],
 }
+
+
+@pytest.mark.parametrize("kind", log_kinds.KINDS)
+def test_lines_of_a_kind_are_as_many_bytes_as_asked_for(kind: str) -> None:
+    lines = list(log_kinds.written(kind, 5000))
+
+    assert 5000 <= sum(map(len, lines)) < 5000 + len(lines[-1]) + 1
+    assert all(line.count(b"\n") == 1 for line in lines)
 
 
 def steps_of(durations: list[float], waited: float = 0.0) -> list[Step]:
