@@ -25,8 +25,10 @@ from diag.detectors.unrecognised_forms import (
     OF_MODULE,
     RAISED,
     REPR,
+    SCHEDULER,
     SIGNALLED,
     SOURCE,
+    WARNING_EVENT,
     WRAPPERS,
 )
 from diag.detectors.unrecognised_words import (
@@ -41,6 +43,7 @@ from diag.detectors.unrecognised_words import (
     PEER,
     REPORTED,
     STOOD,
+    WARNED,
     WEAK,
     short,
     signal_name,
@@ -102,7 +105,7 @@ class UnrecognisedFailureDetector(Detector):
     def observe(self, at: float, fact: LogLine | PlainLines | QuietLines | StepMade) -> None:
         if isinstance(fact, StepMade):
             self._samples.over()
-            self._steps.append(self._lines)
+            self._steps.append(fact.line or self._lines)
             if len(self._steps) == _WENT_ON_STEPS:
                 self._claims = [claim for claim in self._claims if claim.number > self._steps[0]]
             return
@@ -254,6 +257,9 @@ class UnrecognisedFailureDetector(Detector):
         if match := ASKED_TO_END.search(text[:300]):
             self._add(at, fact, "scheduler", text, asked=signal_name(match))
             return
+        if WARNING_EVENT.match(fact.text) and not SCHEDULER.match(text):
+            self._add(at, fact, "scheduler", text.strip(), weak=True)
+            return
         if level in ("INFO", "DEBUG", "WARNING"):
             if level == "WARNING" and self._is_weak(text):
                 self._add(at, fact, "other", text, weak=True)
@@ -391,7 +397,9 @@ def _advice(claim: Claim) -> str:
         return next(filter(None, told), ADVICE[claim.klass])
     known = remedy([*claim.frames, claim.text, *claim.below], claim.text, general=not claim.wrapper)
     if known or claim.wrapper or claim.weak:
-        return known or (REPORTED if claim.wrapper else WEAK)
+        if known:
+            return known
+        return REPORTED if claim.wrapper else WARNED if WARNING_EVENT.match(claim.line) else WEAK
     if claim.klass == "other" and MISSING.search(claim.text):
         return NOT_STARTED
     if claim.klass == "other" and claim.number == 1:

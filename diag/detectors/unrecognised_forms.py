@@ -111,6 +111,13 @@ NATIVE_FRAME = re.compile(
     r"#\d{1,3}  ?(?:0x[0-9a-f]{1,16} in )?(?P<name>[^\s(]{1,200}(?:\([^()]{0,200}\))?) \(.*?\)"
     r"(?: from \S{1,300}| at (?P<file>\S{1,300}):(?P<line>\d{1,7}))?$"
 )
+# kubectl describe of Kubernetes 1.2x, whoever the event is from: it says itself that it is a warning.
+#   Warning  Pending  10s   kueue-admission  couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor ...
+#   Warning  ErrWorkloadCompose  14s   pod-kueue-controller  'my-pod-group' group has fewer runnable pods than expected
+WARNING_EVENT = re.compile(
+    r"\s{0,20}Warning {1,20}[A-Z][A-Za-z]{2,60} {1,40}(?:<unknown>|\d{1,5}[smhd]\w{0,12}(?: \(x\d{1,7} over \w{1,12}\))?)"
+    r" {1,20}[\w.-]{1,80}(?:, \S{1,80})? {1,40}\S"
+)
 # asyncio of CPython 3.8-3.14, of a task whose exception nobody took: the program goes on.
 NOBODY_TOOK = "never retrieved"
 # pyxis 0.9-0.20 hands on what enroot wrote, line by line:

@@ -60,6 +60,11 @@ REPORTED = (
     "This only reports that a process failed; its own error is elsewhere: above it, in the file of its stderr, in the log of each "
     "rank and node (`torchrun --log-dir DIR --tee 3` keeps them), or start its command by hand."
 )
+WARNED = (
+    "Kubernetes keeps this event as a warning, and its message is the reason: do what that names, at who reports it (kubelet: the "
+    "node, its devices and volumes; a scheduler or queue: quota, groups, free nodes). Whether it was overcome since, "
+    "`kubectl get events --sort-by=.lastTimestamp` shows."
+)
 WEAK = (
     "No rule of diag knows this line, the first of these few with a word of failure: give the lines above it, or the whole log. "
     "`diag explain` knows errno names, Xid numbers, results of NCCL and variables."

@@ -48,7 +48,9 @@ class LearnedSteps(Reducer):
         self._counters = Counters()
         self._looks = (0, 0)  # in which second, how many
         self._lines = 0  # of a log on disk
-        self._unread: deque[tuple[str, int | None]] = deque(maxlen=_LOOKS)  # the last of it
+        self._unread: deque[tuple[int, str, int | None]] = deque(
+            maxlen=_LOOKS
+        )  # the last of it, by their numbers
         self._trainer_known = False  # a trainer that diag knows reports its steps
         self._steps: Series | None = None  # the counter that counts them
         self._steps_growths = 0  # of any other, since it grew
@@ -67,6 +69,7 @@ class LearnedSteps(Reducer):
     @takes(LogLine, QuietLine)
     def _line(self, at: float, fact: LogLine) -> None:
         if self._trainer_known or fact.stream.startswith("nccl:"):
+            self._lines += bool(fact.number)
             return
         if not fact.number:
             if self._has_time(int(at)):
@@ -77,6 +80,7 @@ class LearnedSteps(Reducer):
     @takes(PlainLines)
     def _plain_lines(self, at: float, fact: PlainLines) -> None:
         if self._trainer_known or fact.stream.startswith("nccl:"):
+            self._lines += fact.count if fact.number else 0
             return
         if fact.number:
             self._on_disk(at, fact.count, fact.last, fact.rank)
@@ -89,11 +93,12 @@ class LearnedSteps(Reducer):
     def _on_disk(self, at: float, count: int, last: tuple[str, ...], rank: int | None) -> None:
         """Of a log on disk the first lines of each some hundred are read, and at its end the last."""
         self._lines += count
-        for text in last[-_LOOKS:]:
+        shown = last[-_LOOKS:]
+        for number, text in enumerate(shown, self._lines - len(shown) + 1):
             if self._has_time(self._lines // _LINES):
-                self._look(at, text, rank, timed=False)
+                self._look(at, text, rank, number)
             else:
-                self._unread.append((text, rank))
+                self._unread.append((number, text, rank))
 
     def _has_time(self, part: int) -> bool:
         """For another line in this second, or of these lines."""
@@ -113,16 +118,17 @@ class LearnedSteps(Reducer):
 
     @takes(LogsEnded)
     def _ended(self, at: float, fact: LogsEnded) -> None:
-        for text, rank in () if self._trainer_known else tuple(self._unread):
-            self._look(at, text, rank, timed=False)
+        for number, text, rank in () if self._trainer_known else tuple(self._unread):
+            self._look(at, text, rank, number)
 
-    def _look(self, at: float, text: str, rank: int | None, *, timed: bool = True) -> None:
+    def _look(self, at: float, text: str, rank: int | None, number: int = 0) -> None:
+        """`number`: of the line in a log on disk, whose moment here says nothing of when it was written."""
         line = read(text)
-        grown = None if line is None else self._counters.next(at, line, timed=timed)
+        grown = None if line is None else self._counters.next(at, line, timed=not number)
         if grown is not None:
-            self._grew(at, grown, text)
+            self._grew(at, grown, text, number)
 
-    def _grew(self, at: float, grown: Grown, text: str) -> None:
+    def _grew(self, at: float, grown: Grown, text: str, number: int = 0) -> None:
         series = grown.series
         total = series.total if not series.laps and series.outer is None else 0
         if not self._counts_steps(at, grown):
@@ -146,7 +152,9 @@ class LearnedSteps(Reducer):
             self._steps, self._steps_growths = series, 0
         of_steps = series is self._steps
         before = tuple(series.recent) if is_new else ()
-        self._tell(at, CounterGrew(series.position, total, text, grown.where, of_steps, is_new, before))
+        self._tell(
+            at, CounterGrew(series.position, total, text, grown.where, of_steps, is_new, before, number)
+        )
 
     @takes(Iteration)
     def _trainer_tells(self, at: float, fact: Iteration) -> None:

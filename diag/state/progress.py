@@ -154,7 +154,7 @@ class Progress(Reducer):
             self._learn_history(at, event)
         self.where = event.where
         self.total_iterations = event.total  # of a lap the total is not the training's
-        self._step(at, Iteration(None, event.iteration, event.total, event.text))
+        self._step(at, Iteration(None, event.iteration, event.total, event.text), event.line)
 
     def _learn_history(self, at: float, event: CounterGrew) -> None:
         """What is known of the lines before it was known that they tell steps, up to the one before this."""
@@ -207,7 +207,7 @@ class Progress(Reducer):
         if isinstance(fact, SaveFinished):
             self.steps.disturbed()  # ms-swift 4 prints only this of a save
 
-    def _step(self, at: float, fact: Iteration) -> None:
+    def _step(self, at: float, fact: Iteration, line: int = 0) -> None:
         if self.borrowed:
             self.borrowed, self.iteration = False, None
         if self.iteration is not None and fact.iteration < self.iteration and not fact.metrics:
@@ -229,7 +229,7 @@ class Progress(Reducer):
         if self.iteration_at == at or self._phases.now not in ("eval", "ckpt_save", "teardown"):
             self._phases.mark(at, "steady")
         if is_new:
-            self._tell(at, StepMade(fact.iteration, max(0, steps)))
+            self._tell(at, StepMade(fact.iteration, max(0, steps), line))
 
     # -- what disturbs steps ------------------------------------------------------------------------------
 

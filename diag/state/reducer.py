@@ -106,11 +106,13 @@ class StepMade(Event):
     that training steps were made.
 
     `steps`: since the report before; 0 where that is not known (the first of an attempt, of another training in the
-    same processes, of another counter).
+    same processes, of another counter). `line`: how many lines of a log on disk stand before and with it, where those are
+    not all that were read by now; else 0.
     """
 
     iteration: int
     steps: int
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class CounterGrew(Event):
     steps: bool
     anew: bool = False
     before: tuple[tuple[float, int], ...] = ()  # then: how it grew until now, seconds and by how much
+    line: int = 0  # as StepMade's
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,3 +333,54 @@ def test_rule_for_what_follows_from_an_exception_does_not_name_that(tmp_path: Pa
     assert alone.id == "dataset-format" and alone.consequence
     assert not _names_the_failure(alone, raised)
     assert _names_the_failure(alone, replace(same, summary=f'"{wrapper}"; no rule knows it'))
+
+
+def _steps(first: int, last: int) -> str:
+    """As programs with loggers of their own write them; of a log on disk only some of each hundred are looked at at once."""
+    return "".join(
+        f"[2023-05-19 20:{number // 60:02}:{number % 60:02},395][agents.sac][INFO] - Sample {number * 1000}, up {number * 50}, "
+        f"reward -0.0{number % 7}, pi loss -3.{number % 100:02}\n"
+        for number in range(first, last)
+    )
+
+
+_TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/app/pretrain.py", line 173, in estimate\n    th.bmm(a, b)\nRuntimeError: batch1 must be a 3D tensor\n'
+)
+# Hydra 1.2 below what the program itself logs.
+_RAISED = (
+    "[2023-05-19 20:09:43,494][__main__][ERROR] - Error in training loop\n"
+    f"{_TRACEBACK}Error executing job with overrides: []\n{_TRACEBACK}"
+    "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+)
+
+
+def test_steps_that_stand_above_an_error_and_were_looked_at_later_do_not_go_on_from_it(
+    tmp_path: Path,
+) -> None:
+    assert [finding.summary[:41] for finding in found(_steps(1, 80) + _RAISED, tmp_path)] == [
+        '"RuntimeError: batch1 must be a 3D tensor'
+    ]
+
+
+def test_steps_below_an_error_that_are_looked_at_late_do_go_on_from_it(tmp_path: Path) -> None:
+    assert found(_steps(1, 70) + _RAISED + _steps(70, 90), tmp_path) == []
+
+
+EVENTS = "Events:\n  Type     Reason   Age   From             Message\n  ----     ------   ----  ----             -------\n"
+
+
+def test_event_that_kubernetes_calls_a_warning_is_shown_whoever_reports_it(tmp_path: Path) -> None:
+    warned = "  Warning  Pending  10s   kueue-admission  couldn't assign flavors: insufficient unused quota for cpu\n"
+
+    (finding,) = found(EVENTS + warned, tmp_path)
+
+    assert finding.severity is Severity.INFO and "insufficient unused quota" in finding.summary
+    assert finding.advice.startswith("Kubernetes keeps this event as a warning")
+
+
+def test_usual_events_are_no_finding(tmp_path: Path) -> None:
+    usual = "  Normal   Pulled   10s   kubelet          Container image already present on machine\n"
+
+    assert found(EVENTS + usual, tmp_path) == []
