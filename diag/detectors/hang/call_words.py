@@ -3,28 +3,44 @@ skipped, that wait for each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from diag.detectors.hang.pipeline import format_circle
 from diag.detectors.hang.verdict import Verdict, format_who
+from diag.model import numbered
 from diag.state.collective_fronts import Front
-from diag.state.stack_activity import Activity
+from diag.state.stack_activity import Activity, format_frame
 from diag.state.view import JobView
 from diag.state.wait_graph import Wait
 from diag.text.units import format_ranks
 
 
-def calls_that_differ(verdict: Verdict) -> str:
-    """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] (default_pg 7)" of a mismatch."""
+def calls_that_differ(verdict: Verdict, job: JobView | None = None) -> str:
+    """ ": ranks 0,2 call all_reduce [8], rank 1 calls broadcast [8] and is in save (ckpt.py:9) (default_pg 7)" of a mismatch;
+    without `job` not where they are."""
     found = verdict.collectives
     if found is None or not found.signatures:
         return _calls_waited_in(verdict)
     parts = []
     for call in found.signatures[:4]:
         sizes = " ".join(str(list(size)) for size in call.sizes[:2])
-        parts.append(f"{format_who(call.ranks, '[calls|call]')} {call.op} {sizes}".rstrip())
+        made = f"{format_who(call.ranks, '[calls|call]')} {call.op} {sizes}".rstrip()
+        parts.append(made + (_where_now(call.ranks, verdict, job) if job is not None else ""))
     place = f" ({found.front.desc or found.front.group} {found.front.seq})" if found.front else ""
     return ": " + ", ".join(parts) + place
+
+
+def _where_now(ranks: Sequence[int], verdict: Verdict, job: JobView) -> str:
+    """The line at which they are now, and wait for that call, or go on beside it where calls are made ahead; of who is said to
+    wait it is said there."""
+    if set(ranks) <= set(verdict.waiting):
+        return ""
+    readings = [rank.reading for rank in job.ranks.known(ranks)]
+    frames = [None if one is None else one.own or one.where for one in readings]
+    places = {format_frame(frame, job.run.cwd) for frame in frames if frame is not None}
+    if len(places) != 1 or None in frames:
+        return ""
+    return f" and {numbered('[is|are]', len(ranks))} in {places.pop()}"
 
 
 def _calls_waited_in(verdict: Verdict) -> str:
@@ -126,7 +142,7 @@ def _why_unmet(verdict: Verdict, job: JobView) -> str:
 
 
 CALL_FACTS: dict[str, Callable[[Verdict, JobView], str]] = {
-    "calls": lambda verdict, job: calls_that_differ(verdict),
+    "calls": calls_that_differ,
     "calls_waited_in": lambda verdict, job: _calls_waited_in(verdict),
     "passed_call": _passed_call,
     "next_call": _next_call,

@@ -126,8 +126,11 @@ def _calls(text: str) -> str:
     """
     >>> _calls("ranks 0, 2 call all_reduce [8], rank 1 calls broadcast [8]")
     'rank 0, 2 调用 all_reduce [8]，rank 1 调用 broadcast [8]'
+    >>> _calls("rank 0 calls barrier and is in main (a.py:3), rank 1 calls broadcast [8]")
+    'rank 0 调用 barrier，停在 main (a.py:3)，rank 1 调用 broadcast [8]'
     """
     called = re.sub(rf"[Rr]anks? ({_LIST}) calls? ", r"rank \1 调用 ", text)
+    called = re.sub(r" and (?:is|are) in (?=\S+ \()", "，停在 ", called)
     return re.sub(r", (?=rank )", "，", called)
 
 
