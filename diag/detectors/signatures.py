@@ -182,10 +182,16 @@ def with_groups(text: str, groups: Mapping[str, str]) -> str:
 
 
 def _without_beaten(hits: Iterable[Hit]) -> list[Hit]:
-    """Without those of rules that say less of the same finding, of which another line says more."""
+    """Without those of rules that say less of the same finding, of which another line says more. Two exceptions are two
+    events: the one that is known better may have been caught."""
     hits = list(hits)
-    beaten = {(less, hit.rule.finding) for hit in hits for less in hit.rule.over}
-    return [hit for hit in hits if (hit.rule.id, hit.rule.finding) not in beaten]
+    beaten = {(less, hit.rule.finding): hit.rule.kind for hit in hits for less in hit.rule.over}
+
+    def stands(hit: Hit) -> bool:
+        by = beaten.get((hit.rule.id, hit.rule.finding))
+        return by is None or by == hit.rule.kind == "exception"
+
+    return [hit for hit in hits if stands(hit)]
 
 
 def _is_of_another_job(hit: Hit, job: JobView, host_pids: bool) -> bool:

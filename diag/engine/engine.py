@@ -78,6 +78,9 @@ class Engine:
         self.finished = False  # no more records come: the job ended, or this was all of the evidence
         self._open: dict[_Key, _Open] = {}
         self._past: list[Change] = []
+        self.change_count = (
+            0  # of findings: who keeps what it has shown sees by it that there is something new
+        )
         self._next_check: float | None = None
 
     # -- driving ------------------------------------------------------------------------------------------
@@ -136,6 +139,7 @@ class Engine:
         changes += self._yield(now, reported)
         changes += self._open_or_update(now, reported)
         changes += self._resolve(now, reported)
+        self.change_count += len(changes)
         self._past.extend(changes)
         del self._past[:-_MOST_CHANGES]
         return changes

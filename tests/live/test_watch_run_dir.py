@@ -106,6 +106,8 @@ def test_hang_is_in_findings_jsonl_of_a_watched_job_as_in_that_of_a_run(tmp_path
 
         run.until(lambda: stopped(run), 90)
         watch.until(lambda: stopped(watch), 90)
+        for one in (run, watch):  # the bundle that is kept then
+            one.until(lambda one=one: "evidence" in one.run_json(), 60)
 
         assert names(run) - OF_THE_RELAY == names(watch)
         assert run.run_json().keys() == watch.run_json().keys()

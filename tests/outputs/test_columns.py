@@ -7,6 +7,7 @@ import gzip
 import json
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -149,7 +150,7 @@ class LiveView:
 
     def __init__(self) -> None:
         self.recorded = ""
-        self.engine = type("Engine", (), {"now": 1.0})()
+        self.engine = SimpleNamespace(now=1.0, change_count=0)
 
 
 def test_one_look_serves_all_of_a_second_and_then_there_is_another() -> None:
@@ -172,6 +173,25 @@ def test_one_look_serves_all_of_a_second_and_then_there_is_another() -> None:
     tags = asyncio.run(play())
     assert looks == pytest.approx([100.0, 101.1, 102.2])
     assert tags[0] == tags[1] != tags[2] == tags[3], "only the time went on between the last two"
+
+
+def test_finding_that_changes_is_seen_at_once() -> None:
+    looks = []
+
+    async def look() -> dict[str, Any]:
+        looks.append(1)
+        return {"now": {"at": 1.0}, "ranks": [], "stacks": [], "report": len(looks)}
+
+    view = LiveView()
+    states = States(view, look, clock=lambda: 100.0)  # type: ignore[arg-type]
+
+    async def play() -> None:
+        first = await states.answer(request(), as_columns=False)
+        view.engine.change_count += 1
+        second = await states.answer(request(), as_columns=False)
+        assert first.headers["etag"] != second.headers["etag"]
+
+    asyncio.run(play())
 
 
 def test_those_who_ask_at_once_get_one_look() -> None:

@@ -75,11 +75,12 @@ class PrintedLosses:
         if fact.text == last:
             return  # of another rank, or a bar that is drawn again
         point = _point(at, fact)
-        if losses.is_empty and not point.finite_loss:
+        if losses.first is None and not point.finite_loss:
             for text in self._plain:
                 loss = loss_of(text) if may_tell(text) else None
                 if loss is not None and loss.form == fact.form:
                     losses.add(_point(at, LossPrinted(fact.rank, *loss, text)))
+        self._plain = ()  # what comes from now on is later
         losses.add(point)
 
 

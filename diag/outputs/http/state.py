@@ -1,5 +1,5 @@
-"""`/state` for many who ask: one look at the engine serves all who come within a second, each form of it is written
-once, and who has it already is told so (ETag)."""
+"""`/state` for many who ask: one look at the engine serves all who come within a second, while no finding changes; each form
+of it is written once, and who has it already is told so (ETag)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _LEAST_PACKED = 1024  # bytes: less is not worth the work
 class _Look:
     parts: dict[str, Any]
     engine_now: float
+    changes: int
     until: float
-    written: dict[tuple[bool, bool], tuple[bytes, str]] = field(
+    bodies: dict[tuple[bool, bool], tuple[bytes, str]] = field(
         default_factory=dict
     )  # by (columns, packed): body, ETag
 
@@ -58,8 +59,8 @@ class States:
     async def _fresh(self) -> _Look:
         last = self._last
         if last is None or not self._is_fresh(last):
-            at = self._view.engine.now
-            last = self._last = _Look(await self._look(), at, self._clock() + _FRESH_SECONDS)
+            at, changes = self._view.engine.now, self._view.engine.change_count
+            last = self._last = _Look(await self._look(), at, changes, self._clock() + _FRESH_SECONDS)
             if not self._view.recorded:  # of thousands of ranks it is tens of MB
                 asyncio.get_running_loop().call_later(_FRESH_SECONDS, self._forget, last)
         return last
@@ -69,14 +70,15 @@ class States:
             self._last = None
 
     def _is_fresh(self, last: _Look) -> bool:
-        """Recorded evidence does not change by itself."""
+        """Recorded evidence does not change by itself; a finding that was opened or resolved is seen at once, as by all who
+        look elsewhere."""
         if self._view.recorded:
             return last.engine_now == self._view.engine.now
-        return self._clock() < last.until
+        return self._clock() < last.until and last.changes == self._view.engine.change_count
 
     def _written(self, last: _Look, as_columns: bool, packed: bool) -> tuple[bytes, str]:
         form = (as_columns, packed)
-        if form not in last.written:
+        if form not in last.bodies:
             parts = with_columns(last.parts) if as_columns else last.parts
             # `now` goes on while nothing happens: who has the rest has all, but for the time (weak, W/)
             rest = json_bytes({name: part for name, part in parts.items() if name != "now"})
@@ -84,8 +86,8 @@ class States:
             etag = f'W/"{hashlib.sha256(rest).hexdigest()[:24]}"'
             if packed and len(body) >= _LEAST_PACKED:
                 body = gzip.compress(body, 6, mtime=0)
-            last.written[form] = (body, etag)
-        return last.written[form]
+            last.bodies[form] = (body, etag)
+        return last.bodies[form]
 
 
 def accepts_gzip(request: Request) -> bool:
