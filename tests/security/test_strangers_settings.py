@@ -17,7 +17,17 @@ import pytest
 from tests.liverun import DIAG
 from tests.otheruser import NOBODY, as_root
 
-_JOB = [sys.executable, "-c", "print('the job ran'); raise SystemExit(7)"]
+# It stays until there is a page: of a command that has ended before, none is made.
+_JOB = [
+    sys.executable,
+    "-c",
+    "import glob, os, time\n"
+    "until = time.monotonic() + 60\n"
+    "while not any('http://' in open(one).read() for one in glob.glob(os.environ['RUNS'] + '/*/run.json')):\n"
+    "    assert time.monotonic() < until\n"
+    "    time.sleep(0.05)\n"
+    "print('the job ran'); raise SystemExit(7)",
+]
 
 
 @pytest.fixture
@@ -26,6 +36,7 @@ def theirs(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith("DIAG_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DIAG_RUN_ROOT", str(place / "runs"))
+    monkeypatch.setenv("RUNS", str(place / "runs"))
     folder = place / "theirs"
     folder.mkdir()
     (folder / "diag.toml").write_text(

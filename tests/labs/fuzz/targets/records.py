@@ -39,6 +39,8 @@ def _made(source: str) -> list[Any]:
     if source == "proc":  # of a rank that a debugger holds, and that diag has paused
         one = dict(next(json.loads(text) for text in payloads(source) if '"stat"' in text))
         return [{**one, "tracer": {"pid": 812, "comm": "gdb"}, "pauses": 4}]
+    if source == "child_exits":
+        return [{"pid": 812, "status": 9}, {"pid": 813, "status": 256}]
     if source == "npu_smi":
         return [{"text": A2}, {"text": A3}]
     if source == "store":
