@@ -75,7 +75,10 @@ def test_one_collective_more_is_a_mismatch_with_both_calls_named() -> None:
     ((found, after),) = said("log-loss-alone")
 
     assert (found.id, found.klass, found.cause) == ("hang", "collective_mismatch", "calls_differ")
-    assert "rank 0 calls all_reduce [1048576], rank 1 calls all_reduce [1] (default_pg 598)" in found.summary
+    assert (
+        "rank 0 calls all_reduce [1048576], rank 1 calls all_reduce [1] and is in loss_of (tests/labs/bench/gpu_loop.py:98) "
+        "(default_pg 598)" in found.summary
+    )
     assert after < 35
 
 

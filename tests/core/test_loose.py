@@ -83,7 +83,8 @@ def test_hang_among_stages_tells_apart_who_waits_for_the_other_stage_and_who_in_
 def test_mismatch_shows_both_calls() -> None:
     hang = judged(LOOSE / "mismatch_op")["hang"]
 
-    assert "rank 0 calls all_reduce [1024], rank 1 calls broadcast [1024]" in hang.summary
+    here = "and is in main (/app/train.py:60)"
+    assert f"rank 0 calls all_reduce [1024] {here}, rank 1 calls broadcast [1024] {here}" in hang.summary
 
 
 @pytest.mark.parametrize("scenario", ["healthy", "megatron_healthy"])
