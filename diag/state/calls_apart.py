@@ -19,6 +19,7 @@ _LEAST_BEFORE = 3  # ours: calls that agree, where the first ones are no longer 
 _MOST_LEFT_OVER = 12  # ours: of sequences that differ more nothing is said
 _MOST_CALLS = 4096  # of a group, the newest
 _MOST_RANKS = 64
+_MOST_WAYS = 8  # ours: of ranks that made their calls in more ways nothing is said; each is laid beside the most common one
 _SKIPPED, _ADDED, _PAIRED = 1, 2, 0  # steps of an alignment
 
 _Key = tuple[object, ...]
@@ -37,11 +38,10 @@ class ApartCall:
 @dataclass(frozen=True, slots=True)
 class CallsApart:
     """`seq`: the number in the group of the first call that is not the same; all before it are, from `since` on, or were meant
-    to differ. `odd`: those
-    who made a call there that nobody had made before it, or after one that it never came after, where that is known of one
-    side only, or are fewer; else the first side, in the order of their ranks. `is_known`: which it is. `ahead`: how many calls
-    `odd` has made more than the others (fewer: below 0) at the same places of the program, at least where `is_least`; 0 where
-    it may be more or fewer."""
+    to differ. `odd`: those who made a call there that nobody had made before it, or after one that it never came after, where
+    that is known of one side only, or are fewer; else the first side, in the order of their ranks. `is_known`: which it is.
+    `ahead`: how many calls `odd` has made more than the others (fewer: below 0) at the same places of the program, at least
+    where `is_least`; 0 where it may be more or fewer."""
 
     backend: str
     group: str
@@ -92,7 +92,7 @@ def _in_group(of: Mapping[int, CallSequence]) -> CallsApart | None:
     length = min(map(len, keys.values()))
     for rank, made in keys.items():
         alike.setdefault(tuple(made[:length]), []).append(rank)
-    if len(alike) < 2:
+    if not 2 <= len(alike) <= _MOST_WAYS:
         return None
     classes = sorted(alike.values(), key=len, reverse=True)
     reference = classes[0]

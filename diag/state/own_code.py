@@ -16,6 +16,15 @@ _HOOK = "_diag_hook.py"  # ours, around init_process_group: in a checkout it lie
 _CHILD_BEGINS = ("_bootstrap", ("multiprocessing/process.py", "multiprocess/process.py"))
 
 
+def is_same_file(file: str, other: str) -> bool:
+    """Whether a traceback's file is that of a frame: a process that was started by a relative path has that in its frames.
+
+    >>> is_same_file("/app/train.py", "./train.py"), is_same_file("/app/pretrain.py", "train.py")
+    (True, False)
+    """
+    return file == other or file.endswith("/" + other.removeprefix("./"))
+
+
 def own_frames(frames: Iterable[Frame]) -> list[Frame]:
     return [frame for frame in frames if is_own_file(frame.file)]
 

@@ -65,8 +65,8 @@ def _why_it_ended(verdict: Verdict, job: JobView) -> str:
         )
     if name == "SIGKILL":
         return (
-            "SIGKILL comes from the kernel, which is short of memory (`dmesg`, memory.events of its cgroup), or from somebody "
-            "who called kill"
+            "SIGKILL comes from the kernel (short of memory: `dmesg`, memory.events of its cgroup; past the hard limit of CPU time: "
+            "`ulimit -Ht`), or from somebody who called kill"
         )
     if name and name not in _CRASHES:
         return f"somebody has sent it {name}, or it has sent that to itself: look for who does"

@@ -17,7 +17,7 @@ from diag.detectors.hang.variables import in_words, is_same_function, read_by, v
 from diag.detectors.hang.verdict import Verdict
 from diag.model.observations import Block, Frame, FrameVariables, ProgramPlace, ThreadStack
 from diag.model.observations.waits import ProcessWaits, ThreadWait
-from diag.state.own_code import own_frames
+from diag.state.own_code import is_same_file, own_frames
 from diag.state.python_waits import is_in_event_loop
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
@@ -75,14 +75,10 @@ def _cried_out(far: _Far, heard: Sequence[Outcry], verdict: Verdict, job: JobVie
         own = own_frames(one.frames)
         if not own or not verdict.since - _CRIED_SECONDS <= one.at <= verdict.since + _LATE_SECONDS:
             continue
-        if _is_among(own[0].file, theirs) and not any(_is_among(frame.file, ranks) for frame in own):
+        in_it = any(is_same_file(own[0].file, file) for file in theirs)
+        if in_it and not any(is_same_file(frame.file, file) for frame in own for file in ranks):
             return one
     return None
-
-
-def _is_among(file: str, files: Iterable[str]) -> bool:
-    """A process that was started by a relative path has that in its stack."""
-    return any(file == one or file.endswith("/" + one.removeprefix("./")) for one in files)
 
 
 def _printed(far: _Far, one: Outcry, verdict: Verdict, job: JobView) -> str:

@@ -62,7 +62,7 @@ def _words(apart: CallsApart, job: JobView) -> str:
     calls = (
         f"calls {apart.since}-{apart.seq - 1} of {name} are"
         if apart.seq - 1 > apart.since
-        else f"call 1 of {name} is"
+        else f"call {apart.since} of {name} is"
     )
     same = f"{calls} the same on {format_ranks(apart.ranks)}; " if apart.seq > apart.since else f"of {name}, "
     made = ", and ".join(_made(*pair, job) for pair in ((apart.odd, apart.rest), (apart.rest, apart.odd)))

@@ -12,7 +12,7 @@ from diag.detectors.hang.program_lines import thread_of
 from diag.detectors.hang.verdict import Note, Verdict
 from diag.knowledge.tracebacks import FRAME, PLACE
 from diag.model.observations import Frame, LastLines, LinesWritten
-from diag.state.own_code import own_frames
+from diag.state.own_code import is_same_file, own_frames
 from diag.state.rank_view import RankView
 from diag.state.stack_activity import format_frame
 from diag.state.view import JobView
@@ -109,7 +109,7 @@ def _is_last_word(fact: _Log, rank: RankView, verdict: Verdict, job: JobView) ->
 
 def _is_in(frame: Frame, frames: Sequence[Frame]) -> bool:
     return any(
-        one.function.rpartition(".")[2] == frame.function and frame.file.endswith(one.file.lstrip("./"))
+        one.function.rpartition(".")[2] == frame.function and is_same_file(frame.file, one.file)
         for one in frames
     )
 

@@ -15,11 +15,14 @@ from diag.sources.host.process_tree import PROC, Tree, is_python, read_argv, rea
 _LONGEST = 120
 _DEEPEST = 8
 _CHILDREN_FAULTS = 8  # cminflt, from the state on; proc_pid_stat(5)
+_PAGE_BYTES = 4096  # of larger pages (64 KiB on some aarch64) a start has a fraction of the faults, which were not counted there
 
 
 def read(ranks: Mapping[int, int], proc: Path = PROC) -> Payload | None:
     """Of these ranks' pids: {"pid", and what `StarterSeen` has} of the nearest process that all of them are below; None
-    where that is diag itself or the first process, or not to be seen."""
+    where that is diag itself or the first process, or not to be seen, and where pages are not of 4 KiB."""
+    if os.sysconf("SC_PAGE_SIZE") != _PAGE_BYTES:
+        return None
     lines = [_above(pid, proc) for pid in ranks.values()]
     common = next((pid for pid in (lines[0] if lines else ()) if all(pid in line for line in lines)), 0)
     fields = stat_fields(common, proc) if common > 1 and common != os.getpid() else None
