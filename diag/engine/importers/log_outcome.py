@@ -13,6 +13,18 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 
+from diag.engine.importers.outcome_forms import (
+    ASKED,
+    DONE,
+    DONE_WORDS,
+    LAUNCHERS,
+    OF_STARTERS,
+    OF_THE_JOB,
+    ROOT,
+    RUN,
+    TROUBLE,
+    WORLD,
+)
 from diag.engine.importers.tracebacks import (
     EXCEPTION,
     MORE_LINES,
@@ -57,67 +69,19 @@ from diag.sources.host import exits
 from diag.sources.host import run as run_source
 from diag.state.log import lines_of
 from diag.text.units import EARLIEST_DATED
-from diag.text.words import ShapeWords, has_any
+from diag.text.words import has_any
 
-# ms-swift 4.6.0:   [INFO:swift] rank: 0, local_rank: 0, world_size: 2, local_world_size: 2
-_WORLD = re.compile(r"\bworld_size[\"']?(?:=|: ?)(\d{1,7})\b")
-_ROOT = "Root Cause"
-# torch 2.11.0, two H200, 2026-11-20: somebody, or something, asked for the Flight Recorder's dump
-#   [rank1]:[E1120 22:48:50.873733582 ProcessGroupNCCL.cpp:1628] [PG ID 0 ...] ProcessGroupNCCL preparing to dump debug info. ...
-_ASKED = "ProcessGroupNCCL preparing to dump debug info"
 _PROGRESS = (Iteration, EpochStarted, SaveStarted, MetricsLogged)
 _ANEW = ("launch", "rendezvous", "model_load")
 # Phases that tell of a training's end; "exits successfully" and the others of `teardown`.
 _ENDED = ("teardown",)
-# The program's own last words of a whole training; of an epoch, a fold or a job script they say nothing:
-#   Finished Training        Final model saved to out/m.pth        INFO:__main__:Training completed successfully!
-#   Pre-training is complete.        训练完成！        INFO: Finish training: the best accuracy is 0.76 in epoch 299.
-_DONE = re.compile(
-    r"(?i)\W{0,12}(?:(?:TRACE|DEBUG|INFO) ?\W{1,3})?(?:(?:the |model )?(?:pre-?)?(?:training|fine-?tuning)(?: is| has| was)?(?: been)?"
-    r" (?:complete[d]?|finished|done)(?: successfully)?(?: (?:in|after|at) [^a-z]{0,40}[a-z]{0,10})?"
-    r"|(?:finished|completed) (?:pre-?)?training|(?:预)?训练(?:已)?(?:完成|结束))\W{0,12}$"
-    r"|final (?:model|weights|checkpoint) (?:was |has been )?saved\b|finish(?:ed)? (?:pre-?)?training: \S"
-)
-# MLPerf's logger (mlperf_logging 1.0-5.0): the run reached its target, or the next of the file begins
-#   :::MLLOG {"namespace": "", ..., "key": "run_stop", "value": null, "metadata": {"file": "train.py", ..., "status": "success"}}
-_RUN = re.compile(r':::MLLOG \{.{1,300}"key": "run_st(op|art)"')
-# In the lines before them, these show that something failed which the script then went on from.
-_TROUBLE = re.compile(
-    r"\w(?:Error|Exception)\b|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL)\b|: command not found|No such file|can't open file|Killed"
-)
 _TROUBLED_LINES = 40
-_DONE_WORDS = ("inal ", "omplete", "OMPLETE", "inish", "INISH", "done", "DONE", "完成", "结束")
 _MOST_RANKS = 1 << 17
 _MOST_FILES = 1 << 12
 _ERROR_LINES = 8
 _MOST_ENDS = 64
 _LAST_LINES = 3  # of a process that a launcher reports as failed
-_OF_STARTERS = ("srun: ", "slurmstepd: ", "mpirun", "prterun", "-----")  # what launchers print of themselves
 _CHECK_SECONDS = 11.0  # a check falls between, however seldom they are
-
-_LAUNCHERS = (
-    ("deepspeed", ("deepspeed.launcher", "[launch.py:", "deepspeed/launcher")),
-    ("accelerate", ("accelerate/commands/launch.py",)),
-    (
-        "torchrun",
-        (
-            "torch/distributed/run.py",
-            "torch.distributed.run",
-            "elastic/multiprocessing",
-            "elastic.multiprocessing",
-        ),
-    ),
-    ("srun", ("srun: ",)),
-    ("mpirun", ("mpirun noticed", "prterun")),
-    ("ray", ("ray::", "ray/_private")),
-)
-
-
-# One of these is in each line without an error that tells of the job.
-_OF_THE_JOB = ShapeWords(
-    "world_size", _ROOT, _ASKED, '"run_st', " CANCELLED AT ", "job killed", *_DONE_WORDS,
-    *(mark for _, marks in _LAUNCHERS for mark in marks),
-)  # fmt: skip
 
 
 class LogOutcome:
@@ -201,7 +165,7 @@ class LogOutcome:
             self._continue(self._open[who], who, text)
         elif who is None and None in self.raised and goes_on(text):
             self.raised[None].caught = True
-        if isinstance(line, QuietLine) and not _OF_THE_JOB.may_be_in(line.shape):
+        if isinstance(line, QuietLine) and not OF_THE_JOB.may_be_in(line.shape):
             self._untroubled += 1  # no trouble is in it
             self._before = text or self._before
             return
@@ -210,9 +174,9 @@ class LogOutcome:
         elif text[:1] in "FtKSBA[>-*" or ": line " in text:
             self._native(at, without_quote(text), who)
         self._of_the_job(text)
-        self._untroubled = 0 if _TROUBLE.search(text[:400]) else self._untroubled + 1
-        if len(text) < 300 and has_any(text, _DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
-            self._said_done |= _DONE.match(message_of(without_outer(text)).text) is not None
+        self._untroubled = 0 if TROUBLE.search(text[:400]) else self._untroubled + 1
+        if len(text) < 300 and has_any(text, DONE_WORDS) and self._untroubled > _TROUBLED_LINES:
+            self._said_done |= DONE.match(message_of(without_outer(text)).text) is not None
         self._before = text or self._before
 
     def _run(self, at: float, run: PlainLines) -> None:
@@ -235,18 +199,18 @@ class LogOutcome:
         said.append(text)
 
     def _of_the_job(self, text: str) -> None:
-        if "world_size" in text and (match := _WORLD.search(text)):
+        if "world_size" in text and (match := WORLD.search(text)):
             self.world_size = max(self.world_size, int(match[1]))
-        elif _ROOT in text:
+        elif ROOT in text:
             self._is_root = True
-        elif _ASKED in text:
+        elif ASKED in text:
             self.asked_recorder = True
-        elif '"run_st' in text and (match := _RUN.search(text)):
+        elif '"run_st' in text and (match := RUN.search(text)):
             self.ended_well = match[1] == "op" and '"status": "success"' in text
         elif (" CANCELLED AT " in text or "job killed" in text) and BY_SCHEDULER.search(text):
             self._by_scheduler = True
         if not self.launcher:
-            for name, marks in _LAUNCHERS:
+            for name, marks in LAUNCHERS:
                 if has_any(text, marks):
                     self.launcher = name
                     break
@@ -349,7 +313,7 @@ class LogOutcome:
         self.failed[number] = fact
         if not fact.pid:  # torchelastic's own log comes between
             said = self._said.get(number if self._parts else None, ())
-            own = [line for line in said if not (line.lstrip().startswith(_OF_STARTERS) or by_launcher(line))]
+            own = [line for line in said if not (line.lstrip().startswith(OF_STARTERS) or by_launcher(line))]
             self._heard.setdefault(number, own)
         if fact.pid:
             self.pids[number] = fact.pid

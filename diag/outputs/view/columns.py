@@ -32,7 +32,7 @@ def _memory(value: float) -> int:
     (8482560410, 0)
     """
     unit = 1
-    while value / unit >= (1024 if unit == 1 else 1023.5):  # as format_bytes
+    while value / unit >= 1023.5:  # as format_bytes
         unit *= 1024
     size = value / unit
     scale = 10 ** max(0, 2 - math.floor(math.log10(size))) if size >= 1 else 100
